@@ -1,7 +1,7 @@
 """Caches, and the newest keys and values that they take.
 
-All that may be wrong with a call is refused before a cache is written: a program that goes on after
-an error has the cache that it had.
+A call is checked before a cache is written: a program that goes on after an error has the cache
+that it had.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import torch
 
 from runtime import tensors
 from runtime.errors import InvalidArgument, unexpected
+from runtime.front import is_explaining
 
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
 Named = Mapping[str, torch.Tensor | None]
 
 
 def batch_of(q: torch.Tensor, cu_seqlens_q: torch.Tensor | None) -> Any:
-    """How many sequences there are, of queries [B, Sq, H, D], or [total, H, D] and where they
-    begin."""
+    """Returns the number of sequences: of queries [B, Sq, H, D], or [total, H, D] and the places
+    where sequences begin."""
     if cu_seqlens_q is None:
         return tensors.extents("q", q, 4)[0]
     tensors.check("q", q, 3)
@@ -28,7 +30,7 @@ def batch_of(q: torch.Tensor, cu_seqlens_q: torch.Tensor | None) -> Any:
 
 
 def table_of(tables: Named) -> torch.Tensor | None:
-    """The pages of each batch entry, [B, pages], by the one of `tables` that is there."""
+    """Returns the pages of each batch entry, [B, pages]: the first of `tables` that is there."""
     for name, table in tables.items():
         if table is not None:
             return table if name != "cache_batch_idx" else table[:, None]  # a cache is one page
@@ -40,22 +42,26 @@ def check_table(
 ) -> None:
     """Raises InvalidArgument if several of `tables` are there, or if they or the caches do not suit
     q."""
-    given = [name for name, table in tables.items() if table is not None]
-    if len(given) > 1:
-        raise InvalidArgument(f"{given[1]}: got {given[0]}, too, expected one of them")
+    present = [name for name, table in tables.items() if table is not None]
+    if len(present) > 1:
+        raise InvalidArgument(
+            f"{present[1]}: got {present[0]} beside it: pass {present[0]} or {present[1]}, not both"
+        )
     dtype = None if tensors.is_autocast() else q.dtype  # which casts all of them
     count, size, heads, _ = tensors.extents("k_cache", k_cache, 4)
     width = tensors.extents("q", q, q.dim())[-1]
-    entries = None if given else batch
+    entries = None if present else batch
     tensors.expect("k_cache", k_cache, (entries, None, None, width), dtype, q.device)
     tensors.expect("v_cache", v_cache, (count, size, heads, None), dtype, q.device)
-    for name in given:
+    for name in present:
         shape = (batch,) if name == "cache_batch_idx" else (batch, None)
         tensors.expect(name, tables[name], shape, torch.int32, q.device)
 
 
 def lengths_of(q: torch.Tensor, batch: Any, cache_seqlens: int | torch.Tensor | None) -> Any:
-    """`cache_seqlens` as a tensor, [B]."""
+    """Returns `cache_seqlens` as a tensor, [B]."""
+    if isinstance(cache_seqlens, torch.Tensor):
+        return cache_seqlens
     if isinstance(cache_seqlens, bool):
         raise unexpected("cache_seqlens", cache_seqlens, "an int or a torch.Tensor")
     if not tensors.is_integer(cache_seqlens):
@@ -64,17 +70,10 @@ def lengths_of(q: torch.Tensor, batch: Any, cache_seqlens: int | torch.Tensor | 
 
 
 def check_lengths(q: torch.Tensor, batch: Any, named: Named) -> None:
-    """Raises InvalidArgument for what has not a number for each batch entry."""
+    """Raises InvalidArgument for numbers that are not one for each batch entry."""
     for name, numbers in named.items():
         if numbers is not None:
             tensors.expect(name, numbers, (batch,), torch.int32, q.device)
-
-
-def check_values(cache_batch_idx: torch.Tensor | None, k_cache: torch.Tensor) -> None:
-    """Raises InvalidArgument for an entry that names no cache."""
-    if cache_batch_idx is not None:
-        count = tensors.extents("k_cache", k_cache, 4)[0]
-        _check_values("cache_batch_idx", cache_batch_idx, count, "there are no more caches")
 
 
 def is_told(numbers: torch.Tensor) -> bool:
@@ -82,61 +81,76 @@ def is_told(numbers: torch.Tensor) -> bool:
     return numbers.device.type == "cpu" and tensors.is_plain(numbers)
 
 
-def check_room(
+def check_caches(cache_batch_idx: torch.Tensor | None, k_cache: torch.Tensor) -> None:
+    """Raises InvalidArgument for an entry that names no cache."""
+    if cache_batch_idx is not None and is_told(cache_batch_idx):
+        why = "there are no more caches"
+        _check_range("cache_batch_idx", cache_batch_idx, k_cache.shape[0], why)
+
+
+def check_values(
+    q: torch.Tensor,
     k: torch.Tensor,
     k_cache: torch.Tensor,
-    table: torch.Tensor | None,
-    cache_seqlens: torch.Tensor,
-) -> None:
-    """Raises InvalidArgument for newest keys that would lie behind the cache's end."""
-    new, size = tensors.extents("k", k, 4)[1], tensors.extents("k_cache", k_cache, 4)[1]
-    keys = size if table is None else size * tensors.extents("table", table, 2)[1]
+    tables: Named,
+    lengths: torch.Tensor,
+    *,
+    cu_seqlens_q: torch.Tensor | None,
+    leftpad: torch.Tensor | None,
+    rotary_cos: torch.Tensor | None,
+    rotary_seqlens: torch.Tensor | None,
+    follow: bool,
+    left: Any,
+) -> bool:
+    """Returns whether `lengths` can be read without waiting for a device.
+
+    Raises InvalidArgument for values that can be read, of a call whose tensors are right: newest
+    keys beyond the cache's end, pages that are not there among those that are read or written, and
+    positions beyond the cosines.
+
+    Args:
+        q, k, k_cache, tables, lengths, cu_seqlens_q, rotary_cos, rotary_seqlens: as the call has
+            them.
+        leftpad: `cache_leftpad`.
+        follow: whether later queries are rotated by later positions.
+        left: how many keys before its own a query sees; -1: all.
+    """
+    if not is_told(lengths):
+        return False
+    new, size = k.shape[1], k_cache.shape[1]
+    table = table_of(tables)
+    keys = size if table is None else size * table.shape[1]
     why = "the newest keys come behind, within the cache"
-    _check_values("cache_seqlens", cache_seqlens, keys - new + 1, why)
+    _check_range("cache_seqlens", lengths, keys - new + 1, why)
+    if (table is None or tables["cache_batch_idx"] is not None) and rotary_cos is None:
+        return True
+    queries = q.shape[1] if cu_seqlens_q is None else cu_seqlens_q.diff()
+    if table is not None and tables["cache_batch_idx"] is None and is_told(table):
+        name = "page_table" if tables["block_table"] is None else "block_table"
+        first = _first_seen(lengths + new - queries, left, leftpad)
+        first = torch.zeros_like(lengths) if first is None else lengths.minimum(first)
+        begin_of_page = torch.arange(0, table.shape[1] * size, size)
+        end = (lengths + new)[:, None]
+        used = (begin_of_page + size > first[:, None]) & (begin_of_page < end)
+        _check_range(name, table[used], k_cache.shape[0], "there are no more pages")
+    begins = lengths if rotary_seqlens is None else rotary_seqlens
+    if rotary_cos is not None and is_told(begins) and begins.numel():
+        name = "cache_seqlens" if rotary_seqlens is None else "rotary_seqlens"
+        steps = torch.as_tensor(queries if follow else 1).clamp(min=new).expand_as(begins)
+        most = int(steps[(begins + steps).argmax()])
+        positions = rotary_cos.shape[0]
+        why = f"{most} positions from there on are rotated by, and rotary_cos has {positions}"
+        _check_range(name, begins, positions - most + 1, why)
+    return True
 
 
-def first_seen(
-    own: torch.Tensor, window_left: Any, leftpad: torch.Tensor | None
-) -> torch.Tensor | None:
-    """The first key of each sequence that a query sees, [B], if its first query is at the key
-    `own`; None: all are seen."""
-    if window_left < 0:
+def _first_seen(own: torch.Tensor, left: Any, leftpad: torch.Tensor | None) -> torch.Tensor | None:
+    """Returns the first key of each sequence that a query sees, [B], if its first query is at the
+    key `own`; None: all are seen."""
+    if left < 0:
         return leftpad
-    first: torch.Tensor = own - window_left
+    first: torch.Tensor = own - left
     return first if leftpad is None else first.maximum(leftpad)
-
-
-def check_pages(
-    name: str,
-    table: torch.Tensor,
-    k_cache: torch.Tensor,
-    first: torch.Tensor | None,
-    k: torch.Tensor,
-    cache_seqlens: torch.Tensor,
-) -> None:
-    """Raises InvalidArgument for a page that is not there among those that are read, from the key
-    `first` on, or written."""
-    if not is_told(table):
-        return
-    count, size = k_cache.shape[:2]
-    first = torch.zeros_like(cache_seqlens) if first is None else cache_seqlens.minimum(first)
-    end = cache_seqlens + k.shape[1]
-    begin_of_page = torch.arange(0, table.shape[1] * size, size)
-    used = (begin_of_page + size > first[:, None]) & (begin_of_page < end[:, None])
-    _check_values(name, table[used], count, "there are no more pages")
-
-
-def check_positions(
-    name: str, begins: torch.Tensor, cos: torch.Tensor, k: torch.Tensor, queries: Any
-) -> None:
-    """Raises InvalidArgument if the newest keys, or as many queries of each sequence, which are
-    rotated from the positions `begins` on, go beyond the cosines."""
-    if not is_told(begins) or not begins.numel():
-        return
-    steps = torch.as_tensor(queries).clamp(min=k.shape[1]).expand_as(begins)
-    most = int(steps[(begins + steps).argmax()])
-    why = f"{most} positions from there on are rotated by, and rotary_cos has {cos.shape[0]}"
-    _check_values(name, begins, cos.shape[0] - most + 1, why)
 
 
 # Calls that were found right: a decoding makes the same one for each token and layer.
@@ -144,13 +158,20 @@ _RIGHT: set[Any] = set()
 _MOST_KEPT = 4096
 
 
-def signature(given: tuple[Any, ...], scalars: tuple[Any, ...]) -> Any:
-    """All that decides whether a call is right but for what tensors hold; None if it is not one
-    that computes at once, of plain tensors."""
+def signature(tensors_of_call: tuple[Any, ...], scalars: tuple[Any, ...]) -> Any:
+    """Returns all that decides whether a call is right, but for the values of tensors; None if the
+    call does not compute at once, is explained, or has other arguments than plain tensors.
+
+    (A graph that looked into the calls that are kept would be made anew when one is added.)
+    """
+    if _is_dynamo_compiling() or torch._C._is_tracing() or torch._C._len_torch_dispatch_stack() > 0:
+        return None
     if torch._C._functorch.peek_interpreter_stack() is not None or tensors.is_autocast():
         return None
+    if is_explaining():
+        return None
     parts: list[Any] = [torch.is_grad_enabled(), torch.is_inference_mode_enabled()]
-    for t in given:
+    for t in tensors_of_call:
         if type(t) is torch.Tensor:
             parts += t.shape, t.stride(), t.dtype, t.device, t.data_ptr() % 16
             parts += t.requires_grad, t.is_inference()
@@ -162,15 +183,17 @@ def signature(given: tuple[Any, ...], scalars: tuple[Any, ...]) -> Any:
 
 
 def is_right(call: Any) -> bool:
-    """Whether a call of this signature was noted."""
+    """Returns whether a call of this signature was noted."""
     try:
-        return call in _RIGHT
-    except TypeError:  # what is no tensor may have no hash
+        return call is not None and call in _RIGHT
+    except TypeError:  # of an argument without a hash
         return False
 
 
 def note(call: Any) -> None:
-    """Keeps a call that was found right."""
+    """Keeps the signature of a call that was found right."""
+    if call is None:
+        return
     if len(_RIGHT) >= _MOST_KEPT:
         _RIGHT.clear()
     _RIGHT.add(call)
@@ -217,7 +240,8 @@ def check_newest(
 def rotated(
     x: torch.Tensor, at: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, interleaved: bool
 ) -> torch.Tensor:
-    """x, [B, S, heads, D], its first columns rotated in pairs by what is at `at`, [B, S or 1]."""
+    """Returns x, [B, S, heads, D], its first columns rotated in pairs by the angles of positions
+    `at`, [B, S or 1]."""
     if not is_told(at):
         at = at.clamp(0, cos.shape[0] - 1)
     c, s = (t[at].float().unsqueeze(2) for t in (cos, sin))
@@ -238,8 +262,8 @@ def rotated_queries(
     cu_seqlens_q: torch.Tensor | None,
     follow: bool,
 ) -> torch.Tensor:
-    """q, [B, Sq, H, D] or [total, H, D], rotated from the positions `begins` on, [B, 1], or, if
-    later queries do not `follow`, by these alone."""
+    """Returns q, [B, Sq, H, D] or [total, H, D], rotated from the positions `begins` on, [B, 1], or
+    by the angles of `begins` if later queries do not `follow`."""
     if cu_seqlens_q is None:
         steps = torch.arange(q.shape[1], device=q.device)
         return rotated(q, begins + steps if follow else begins, cos, sin, interleaved)
@@ -252,8 +276,8 @@ def rotated_queries(
 
 
 def _sequences(q: torch.Tensor, cu_seqlens_q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of packed queries, by number, and the sequence of each; for those of no sequence,
-    which are before the first or behind the last, that one."""
+    """Returns the numbers of packed queries' rows, and the sequence of each. Rows of no sequence
+    get the first sequence if they are before it, else the last."""
     rows = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
     return rows, torch.bucketize(rows, cu_seqlens_q[1:-1], right=True)
 
@@ -265,9 +289,10 @@ def by_rows(
     of_sequences: Mapping[str, Any],
     ends_at_own: bool,
 ) -> tuple[dict[str, Any], torch.Tensor]:
-    """What packed queries [total, H, D] need as a batch of one query each: of options with an entry
-    for each sequence, those with an entry for each row; and which rows are of no sequence: these
-    see no key. If `ends_at_own`, a row's keys end at its own. All of it is found on the device."""
+    """Returns the options of packed queries [total, H, D] as a batch of one query each, with an
+    entry for each row where `of_sequences` has an entry for each sequence; and marks the rows of no
+    sequence, which see no key. If `ends_at_own`, a row's keys end at its own. Nothing waits for the
+    device."""
     batch = batch_of(q, cu_seqlens_q)
     options = dict(of_sequences)
     table, slopes = options["block_table"], options["alibi_slopes"]
@@ -301,19 +326,21 @@ def write(
     v_cache: torch.Tensor,
     at: torch.Tensor,
     table: torch.Tensor | None,
+    told: bool,
 ) -> None:
-    """Writes k and v, [B, Sn, Hk, D], to the positions `at`, [B, Sn], of the caches. What has no
-    place there, which the device alone knows, is not written."""
+    """Writes k and v, [B, Sn, Hk, D], to the positions `at`, [B, Sn], of the caches, which were
+    checked if they are `told`. Else only the device knows which rows have no place in a cache:
+    these are not written."""
     extents = *tensors.extents("k", k, 4)[:2], *tensors.extents("k_cache", k_cache, 4)[:2]
     if 0 in extents or (table is not None and 0 in tensors.extents("table", table, 2)):
         return
     count, size = k_cache.shape[:2]
     entry = torch.arange(k.shape[0], device=k.device)[:, None]
     is_there = None
-    if table is None and not is_told(at):
+    if table is None and not told:
         is_there = at == at % size
         at = at % size  # where no other row of the entry is written
-    elif table is not None and is_told(at) and is_told(table):
+    elif table is not None and told and is_told(table):
         entry = table.long().gather(1, at // size)
         at = at % size
     elif table is not None:
@@ -332,14 +359,16 @@ def write(
 
 
 def _first_in_place_of_others(is_there: torch.Tensor) -> torch.Tensor:
-    """The rows of [B, Sn], by number, the first that `is_there` in the place of each that is not:
-    it is written several times, and no other place is. If none is there, any row."""
+    """Returns the numbers of the rows of [B, Sn]; of a row without a place that of the first row
+    that `is_there`, which is then written several times, so that no other place is. If no row has
+    a place, any number."""
     is_there = is_there.flatten()
     own = torch.arange(is_there.shape[0], device=is_there.device)
     return torch.where(is_there, own, is_there.int().argmax())
 
 
 def _check_both(pair: Named) -> None:
+    """Raises InvalidArgument if one of two tensors is there without the other."""
     missing = [name for name, tensor in pair.items() if tensor is None]
     if len(missing) == 1:
         both = " and ".join(pair)
@@ -347,7 +376,8 @@ def _check_both(pair: Named) -> None:
 
 
 def _check_no_gradient(named: Mapping[str, torch.Tensor]) -> None:
-    """A cache that autograd followed would keep all keys that were ever written."""
+    """Raises InvalidArgument if autograd would follow a cache: it would keep all keys that were
+    ever written."""
     if not torch.is_grad_enabled():
         return
     for name, tensor in named.items():
@@ -359,6 +389,7 @@ def _check_no_gradient(named: Mapping[str, torch.Tensor]) -> None:
 
 
 def _check_writable(caches: Mapping[str, torch.Tensor]) -> None:
+    """Raises InvalidArgument for memory that cannot be written."""
     for name, tensor in caches.items():
         if tensor.is_inference() and not torch.is_inference_mode_enabled():
             raise InvalidArgument(
@@ -376,6 +407,7 @@ def _check_writable(caches: Mapping[str, torch.Tensor]) -> None:
 
 
 def _check_rotary(cos: torch.Tensor, sin: torch.Tensor, keys: Any, k: torch.Tensor) -> None:
+    """Raises InvalidArgument for cosines and sines that do not suit the keys."""
     positions, half = tensors.extents("rotary_cos", cos, 2)
     tensors.expect("rotary_cos", cos, (None, None), device=k.device)
     tensors.expect("rotary_sin", sin, (positions, half), device=k.device)
@@ -390,11 +422,11 @@ def _check_rotary(cos: torch.Tensor, sin: torch.Tensor, keys: Any, k: torch.Tens
         )
 
 
-def _check_values(name: str, numbers: torch.Tensor, end: Any, why: str) -> None:
-    """Raises InvalidArgument for what is not in [0, end), if reading it waits for no device."""
-    if not is_told(numbers) or not numbers.numel():
+def _check_range(name: str, numbers: torch.Tensor, end: Any, why: str) -> None:
+    """Raises InvalidArgument for a number that is not in [0, end)."""
+    if not numbers.numel():
         return
-    low, high = (int(number) for number in numbers.aminmax())
+    low, high = map(int, numbers.aminmax())
     if low < 0 or high >= end:
         raise InvalidArgument(
             f"{name}: got {low if low < 0 else high}, expected from 0 to {end - 1}: {why}"

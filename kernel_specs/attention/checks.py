@@ -29,12 +29,12 @@ def check_call(
     softmax_scale: object,
     flags: Mapping[str, object],
 ) -> None:
-    """Raises InvalidArgument for the first argument that does not suit those before it.
+    """Raises InvalidArgument for the first argument that does not suit the arguments before it.
 
     Args:
         q: queries, [..., H, D].
         keys_and_values: keys, [..., Hk, D], and values, [..., Hk, Dv], by their names.
-        sequences: how many there are.
+        sequences: the number of sequences.
         entries: the first extent of keys and values; None: any.
         of_sequences: int32 tensors, [sequences] or, for tables of pages, [sequences, pages].
         s_aux: [H], of q's dtype.
@@ -71,8 +71,8 @@ def check_call(
 
 
 def check_numbers(softcap: object, **integers: object) -> None:
-    """Raises InvalidArgument for numbers that would be taken for others: None for the default, a
-    bool for 0 or 1."""
+    """Raises InvalidArgument for numbers that kernels would take for others: None for the default,
+    a bool for 0 or 1."""
     if softcap is None or isinstance(softcap, bool):
         raise unexpected("softcap", softcap, "a float")
     for name, number in integers.items():
@@ -88,7 +88,8 @@ def window_of(causal: bool, window_size: tuple[int | None, int | None]) -> tuple
     if isinstance(window_size, (tuple, list)) and len(window_size) == 2:
         left, right = window_size
         left, right = -1 if left is None else left, -1 if right is None else right
-        if tensors.is_integer(left) and tensors.is_integer(right):
+        is_plain = type(left) is type(right) is int
+        if is_plain or (tensors.is_integer(left) and tensors.is_integer(right)):
             return left, 0 if causal else right
     raise InvalidArgument(
         f"window_size: got {shown(window_size)}, expected two integers: the keys before and after "

@@ -1,4 +1,4 @@
-"""Attention under FlashAttention's names, by the family that suits a call."""
+"""FlashAttention's functions, by the family that takes a call."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def flash_attn_func(
     pack_gqa: bool | None = None,
     sm_margin: int = 0,
 ) -> Any:
-    """Attention of a batch of sequences, as FlashAttention's function of this name.
+    """Computes attention of a batch of sequences, as FlashAttention's function of this name.
 
     Query i of Sq is at key Sk - Sq + i, both as far as they are used: masks and distances are
-    aligned bottom-right. A row that sees no key is 0. Gradients of q, k, v and s_aux are there for
-    all but softcap, alibi_slopes, block_table and a head dimension of v of its own.
+    aligned bottom-right. A row that sees no key is 0. q, k, v and s_aux have gradients, unless the
+    call has softcap, alibi_slopes, block_table, or a head dimension of v that is not q's.
 
     Args:
         q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most
@@ -60,18 +60,18 @@ def flash_attn_func(
         softcap: scores become softcap * tanh(score / softcap); 0: as they are.
         alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H].
         deterministic: the gradients are the same, bit for bit, each time, which they can be if no
-            argument below causal is given. Results of the forward always are.
+            argument below causal is given. Results of the forward always repeat.
         return_attn_probs: also return the log-sum-exp, and None in the place of the probabilities.
         seqused_q: how many queries of each sequence, at the front, there are, int32, [B]; the rows
-            behind become 0. All if None.
+            after them become 0. All if None.
         seqused_k: how many keys of each sequence there are, int32, [B]; all if None.
         leftpad_k: how many of the keys, at the front, are padding, int32, [B].
         s_aux: a learned logit for each head, a score without a value, [H], of q's dtype.
-        num_splits: 1 makes a row's result depend on its own sequence alone, bit for bit: all calls
-            go to flash_prefill, by no row that was tuned. Into how many parts keys are split is
-            decided on the device, whatever else this says.
+        num_splits: 1 makes a row's bits depend on no other sequence: all calls go to flash_prefill,
+            by no row that was tuned. Otherwise the device decides into how many parts keys are
+            split.
         qv, q_descale, k_descale, v_descale: None; FlashAttention-3's, which no kernel takes.
-        attention_chunk: 0; FlashAttention-3's, too.
+        attention_chunk: 0; FlashAttention-3's.
         pack_gqa, sm_margin: hints to FlashAttention-3's kernels; results are the same.
 
     Returns:
@@ -137,7 +137,8 @@ def flash_attn_varlen_func(
     pack_gqa: bool | None = None,
     sm_margin: int = 0,
 ) -> Any:
-    """Attention of packed sequences of any lengths, as FlashAttention's function of this name.
+    """Computes attention of packed sequences of any lengths, as FlashAttention's function of this
+    name.
 
     Lengths stay on the device: nothing waits for them. Rows of no sequence become 0.
 
@@ -149,8 +150,8 @@ def flash_attn_varlen_func(
             [B + 1].
         cu_seqlens_k: the same of keys; with block_table lengths, or None and seqused_k.
         max_seqlen_q: the most queries of a sequence. If it is 1, and there are no more queries than
-            sequences, those over a cache are taken as a token's decoding; whose each is, is found
-            on the device. Else it is not used.
+            sequences, queries over a cache are decoded as one token each; the device finds the
+            sequence of each query. Otherwise the argument is not used.
         max_seqlen_k: not used.
         block_table: the pages of each sequence, in order, int32, [B, most pages of one].
         seqused_q: how many queries of each sequence, at the front, there are, int32, [B].
@@ -240,14 +241,14 @@ def flash_attn_with_kvcache(
     pack_gqa: bool | None = None,
     sm_margin: int = 0,
 ) -> Any:
-    """Attention over a cache, which takes the newest keys and values first, as FlashAttention's
-    function of this name.
+    """Writes the newest keys and values into a cache and computes attention over it, as
+    FlashAttention's function of this name.
 
-    Whatever is wrong is refused before the caches are written. Values of `cache_seqlens`,
-    `cache_batch_idx`, `block_table` and `rotary_seqlens` are checked on the CPU alone: on a GPU
-    that would wait for the device, and a graph that is recorded has none yet. There, a key without
-    a place in the caches is not written, a page or a cache that does not exist is read as another
-    or as zeros, and a position beyond `rotary_cos` is its nearest.
+    A wrong call is refused before the caches are written. Values of `cache_seqlens`,
+    `cache_batch_idx`, `block_table` and `rotary_seqlens` are checked only on the CPU: on a GPU a
+    check would wait for the device, and a graph that is recorded has no values yet. There, a key
+    without a place in the caches is not written, a page or a cache that does not exist is read as
+    another or as zeros, and a position beyond `rotary_cos` becomes the nearest.
 
     Args:
         q: queries, [B, Sq, H, D], or with cu_seqlens_q [total, H, D].
@@ -257,10 +258,10 @@ def flash_attn_with_kvcache(
         v: the newest values.
         rotary_cos: cosines, [positions, half of what is rotated], of as many positions as a cache
             has keys, or more: q and k are rotated by their positions, both from `cache_seqlens` on,
-            whatever `cache_leftpad` is (all of q by that one if no mask is on).
+            whatever `cache_leftpad` is (all of q by that position if no mask is on).
         rotary_sin: sines.
-        cache_seqlens: how many keys there are in each cache before the newest, int32, [B], or one
-            number; all that it holds if None. It counts padding.
+        cache_seqlens: how many keys there are in each cache before the newest, padding included,
+            int32, [B], or one number; None: the cache is full.
         cache_batch_idx: the cache of each batch entry, int32, [B].
         cache_leftpad: how many keys at the front of each cache are padding, int32, [B].
         block_table: the pages of each batch entry, in order, int32, [B, most pages of one].
@@ -285,12 +286,16 @@ def flash_attn_with_kvcache(
         attention_chunk=attention_chunk or None,
     )  # fmt: skip
     window = checks.window_of(causal, window_size)
-    follow = window != (-1, -1)  # queries are rotated by a position each
     batch = cache.batch_of(q, cu_seqlens_q)
+    lengths = cache.lengths_of(q, batch, cache_seqlens)
     tables = {
         "block_table": block_table, "page_table": page_table, "cache_batch_idx": cache_batch_idx,
     }  # fmt: skip
-    lengths = cache.lengths_of(q, batch, cache_seqlens)
+    options: dict[str, Any] = {
+        "leftpad_k": cache_leftpad, "block_table": block_table, "s_aux": s_aux, "window": window,
+        "alibi_slopes": alibi_slopes, "softmax_scale": softmax_scale, "softcap": softcap,
+        "num_splits": num_splits, "with_lse": return_softmax_lse,
+    }  # fmt: skip
 
     def check() -> None:
         cache.check_table(q, batch, k_cache, v_cache, tables)
@@ -304,63 +309,51 @@ def flash_attn_with_kvcache(
         )  # fmt: skip
         cache.check_newest(k, v, k_cache, v_cache, cache.table_of(tables), lengths, rotary)
 
-    # If nothing is written, and a table is a table, the kernel finds what is wrong in time.
-    others = (
-        k, v, rotary_cos, rotary_sin, rotary_seqlens, page_table, cache_batch_idx, cu_seqlens_q
+    if (
+        k is v is rotary_cos is rotary_sin is rotary_seqlens is None
+        and page_table is cache_batch_idx is cu_seqlens_q is None
+    ):
+        try:
+            o, lse = attend(q, k_cache, v_cache, seqused_k=lengths, **options)
+        except InvalidArgument:
+            check()  # which calls it by this function's name
+            raise
+        return (o, lse) if return_softmax_lse else o
+
+    call = cache.signature(
+        (k, v, rotary_cos, rotary_sin, rotary_seqlens, page_table, cache_batch_idx, cu_seqlens_q,
+         q, k_cache, v_cache, lengths, cache_leftpad, block_table, s_aux, alibi_slopes),
+        (window, softmax_scale, softcap, num_splits, max_seqlen_q),
     )  # fmt: skip
-    is_plain_reading = all(other is None for other in others)
-    call = None
-    if not is_plain_reading and tensors.is_plain(q) and not is_explaining():
-        call = cache.signature(
-            (*others, q, k_cache, v_cache, lengths, cache_leftpad, block_table, s_aux,
-             alibi_slopes),
-            (window, softmax_scale, softcap, num_splits, max_seqlen_q),
-        )  # fmt: skip
-    # (A graph that looked into what is kept would be made anew when something is added.)
-    is_new = not is_plain_reading and (call is None or not cache.is_right(call))
+    is_new = not cache.is_right(call)
     if is_new:
         check()
-    table = cache.table_of(tables)
-    cache.check_values(cache_batch_idx, k_cache)
-    options: dict[str, Any] = {
-        "leftpad_k": cache_leftpad, "block_table": table, "s_aux": s_aux, "window": window,
-        "alibi_slopes": alibi_slopes, "softmax_scale": softmax_scale, "softcap": softcap,
-        "num_splits": num_splits, "with_lse": return_softmax_lse,
-    }  # fmt: skip
+    options["block_table"] = cache.table_of(tables)
     walk: Any = attend
     if cu_seqlens_q is not None:
         walk = functools.partial(_packed, cu_seqlens_q, max_seqlen_q)
+    cache.check_caches(cache_batch_idx, k_cache)
     if k is not None and v is not None and lengths is not None:
-        cache.check_room(k, k_cache, table, lengths)
-        begins = lengths if rotary_seqlens is None else rotary_seqlens
-        if cache.is_told(lengths):
-            queries = q.shape[1] if cu_seqlens_q is None else cu_seqlens_q.diff()
-            if cache_batch_idx is None and table is not None:
-                named = "page_table" if block_table is None else "block_table"
-                first = cache.first_seen(lengths + k.shape[1] - queries, window[0], cache_leftpad)
-                cache.check_pages(named, table, k_cache, first, k, lengths)
-            if rotary_cos is not None:
-                named = "cache_seqlens" if rotary_seqlens is None else "rotary_seqlens"
-                cache.check_positions(named, begins, rotary_cos, k, queries if follow else 1)
+        follow = window != (-1, -1)  # queries are rotated by a position each
+        told = cache.check_values(
+            q, k, k_cache, tables, lengths, cu_seqlens_q=cu_seqlens_q, leftpad=cache_leftpad,
+            rotary_cos=rotary_cos, rotary_seqlens=rotary_seqlens, follow=follow, left=window[0],
+        )  # fmt: skip
         if is_new and tensors.is_plain(q):  # else it is found while a graph is recorded
             result = walk(q, k_cache, v_cache, seqused_k=lengths, only_checks=True, **options)
             if is_explaining():
                 return result  # before anything is written
         steps = torch.arange(k.shape[1], device=q.device)
         if rotary_cos is not None and rotary_sin is not None:
+            begins = (lengths if rotary_seqlens is None else rotary_seqlens).long()[:, None]
             angles = (rotary_cos, rotary_sin, rotary_interleaved)
-            begins = begins.long()[:, None]
             k = cache.rotated(k, begins + steps, *angles)
             q = cache.rotated_queries(q, begins, *angles, cu_seqlens_q, follow)
-        cache.write(k, v, k_cache, v_cache, lengths.long()[:, None] + steps, table)
+        at = lengths.long()[:, None] + steps
+        cache.write(k, v, k_cache, v_cache, at, options["block_table"], told)
         lengths = lengths + k.shape[1]
-    try:
-        o, lse = walk(q, k_cache, v_cache, seqused_k=lengths, **options)
-    except InvalidArgument:
-        if is_plain_reading:
-            check()  # which calls it by this function's name
-        raise
-    if is_new and call is not None:
+    o, lse = walk(q, k_cache, v_cache, seqused_k=lengths, **options)
+    if is_new:
         cache.note(call)
     return (o, lse) if return_softmax_lse else o
 
@@ -377,7 +370,7 @@ def _packed(
     out: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[Any, Any]:
-    """What `attend` gives, of packed queries [total, H, D]: o [total, H, Dv], lse [H, total]."""
+    """Returns o, [total, H, Dv], and lse, [H, total], of packed queries [total, H, D]."""
     checks.check_numbers(options["softcap"], max_seqlen_q=max_seqlen_q)
     total, heads, _ = tensors.extents("q", q, 3)
     (ends,) = tensors.extents("cu_seqlens_q", cu_seqlens_q, 1)
@@ -418,6 +411,7 @@ _UNSERVED = {
 
 
 def _refuse(dropout_p: float = 0.0, deterministic: bool = False, **others: object) -> None:
+    """Raises InvalidArgument for what no kernel does."""
     if dropout_p != 0:
         raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0: no kernel drops out")
     if deterministic:

@@ -831,7 +831,7 @@ def test_what_is_no_number_is_refused_by_name(
         (
             "flash_attn_with_kvcache",
             {"page_table": ints(0)[None], "block_table": ints(0)[None]},
-            "page_table: got block_table, too",
+            "page_table: got block_table beside it: pass block_table or page_table, not both",
         ),
     ],
 )
