@@ -50,7 +50,7 @@ CEILINGS = {  # by folder; a file counts in the longest one that holds it
     "codegen": Ceiling(0, 0),
     "codegen/ptxas": Ceiling(40, 16),
     "examples": Ceiling(51, 6),
-    "kernel_specs": Ceiling(116, 22),
+    "kernel_specs": Ceiling(62, 10),
     "kernelmint": Ceiling(0, 0, 11),
     "runtime": Ceiling(245, 26),
     "tools": Ceiling(0, 0),

@@ -47,7 +47,7 @@ def check_table(
         raise InvalidArgument(
             f"{present[1]}: got {present[0]} beside it: pass {present[0]} or {present[1]}, not both"
         )
-    dtype = None if tensors.is_autocast() else q.dtype  # which casts all of them
+    dtype = None if tensors.is_autocast() else q.dtype  # autocast casts all of them
     count, size, heads, _ = tensors.extents("k_cache", k_cache, 4)
     width = tensors.extents("q", q, q.dim())[-1]
     entries = None if present else batch
@@ -186,7 +186,7 @@ def is_right(call: Any) -> bool:
     """Returns whether a call of this signature was noted."""
     try:
         return call is not None and call in _RIGHT
-    except TypeError:  # of an argument without a hash
+    except TypeError:  # an argument has no hash
         return False
 
 
@@ -411,7 +411,7 @@ def _check_rotary(cos: torch.Tensor, sin: torch.Tensor, keys: Any, k: torch.Tens
     positions, half = tensors.extents("rotary_cos", cos, 2)
     tensors.expect("rotary_cos", cos, (None, None), device=k.device)
     tensors.expect("rotary_sin", sin, (positions, half), device=k.device)
-    if positions < keys:  # which of them are asked for is on the device
+    if positions < keys:  # only the device knows the positions
         raise InvalidArgument(
             f"rotary_cos: got {positions} positions, expected {keys}: as many as a cache has keys"
         )

@@ -42,7 +42,7 @@ def check_call(
         softmax_scale: a number, or None.
         flags: bools.
     """
-    dtype = None if tensors.is_autocast() else q.dtype  # which casts all of them
+    dtype = None if tensors.is_autocast() else q.dtype  # autocast casts all of them
     heads, width = tensors.extents("q", q, q.dim())[-2:]
     (k_name, k), (v_name, v) = keys_and_values.items()
     rank = k.dim() if isinstance(k, torch.Tensor) else 4

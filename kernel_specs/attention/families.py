@@ -1,4 +1,4 @@
-"""Which family's kernels take a call of attention: one choice for the functions of the group."""
+"""The choice of the family whose kernels take a call, for all functions of the group."""
 
 from __future__ import annotations
 

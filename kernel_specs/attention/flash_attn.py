@@ -316,7 +316,7 @@ def flash_attn_with_kvcache(
         try:
             o, lse = attend(q, k_cache, v_cache, seqused_k=lengths, **options)
         except InvalidArgument:
-            check()  # which calls it by this function's name
+            check()  # names the argument as this function does
             raise
         return (o, lse) if return_softmax_lse else o
 
@@ -388,7 +388,7 @@ def _packed(
         o, lse = attend(q[:, None], k, v, out=given, **options)
         if lse is not None:
             lse = lse.flatten(1).T
-            if options["s_aux"] is not None:  # which rows of no sequence see, too
+            if options["s_aux"] is not None:  # rows of no sequence see them
                 lse = lse.masked_fill(nobodys, -math.inf)
         return o.flatten(0, 1), lse
     given = None if out is None else out[None]
@@ -400,7 +400,7 @@ def _packed(
 
 
 _DESCALE = "no kernel takes eight-bit floats, which it is for"
-# What FlashAttention-3 takes, and why no kernel does.
+# FlashAttention-3's arguments that no kernel takes, and why.
 _UNSERVED = {
     "qv": "no kernel adds products of queries and values to scores",
     **dict.fromkeys(("q_descale", "k_descale", "v_descale"), _DESCALE),

@@ -28,10 +28,10 @@ def attention(
     deterministic: bool | None = None,
     **others: Any,
 ) -> Any:
-    """Attention forward, softmax(scale * q k^T) v, with a kernel that suits the arguments.
+    """Computes attention, softmax(scale * q k^T) v, with a kernel that suits the arguments.
 
-    The kernel is that of the tuned row (<target>.tuned.yaml) which is of the device of `q`, has its
-    dtype, its head dimension and `causal`, and covers the sizes. If no row does, it is the first
+    A tuned row (<target>.tuned.yaml) for the device of `q`, its dtype, its head dimension and
+    `causal` that covers the sizes names the kernel. If no row does, the call takes the first kernel
     that is available there and has these parameters: targets of the highest compute capability
     first, then as their specs list the kernels. The choice is kept for the process;
     `runtime.explain_choice` says what was considered.
@@ -47,7 +47,7 @@ def attention(
             [B, H, Sq] in both layouts.
         out: where to write: a tensor like q, or (o, lse) with return_lse.
         deterministic: the gradients are the same, bit for bit, each time; None: as
-            torch.use_deterministic_algorithms says. Results of the forward always are.
+            torch.use_deterministic_algorithms says. Results of the forward always repeat.
 
     Returns:
         the output, like q in shape and dtype; or (output, lse).
@@ -74,7 +74,7 @@ def attention(
         raise
 
 
-# What other functions of attention take, and what to do here.
+# Arguments of other functions of attention, and the advice for each.
 _INSTEAD = {
     "mask": "no kernel takes a mask; pass causal=True for the causal one",
     "attn_mask": "no kernel takes a mask; pass causal=True for the causal one",
@@ -99,9 +99,9 @@ def explain_choice(
     causal: bool = False,
     layout: str = "bshd",
 ) -> choice.Explanation:
-    """What `attention` considers for these arguments, in its order: rows that were tuned, then
-    kernels, each with why it is taken or not; last, what gives their gradients. `str()` of it is
-    for people.
+    """Returns what `attention` considers for these arguments, in its order: rows that were tuned,
+    then kernels, each with why it is taken or not; last, what gives their gradients. `str()` of the
+    explanation is for people.
 
     Args: as `attention`'s.
 
@@ -143,7 +143,8 @@ def decode(
     return_lse: bool = False,
     out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
 ) -> Any:
-    """Attention of the newest queries over a cache of keys and values, which may lie in pages.
+    """Computes attention of the newest queries over a cache of keys and values, which may lie in
+    pages.
 
     Query i of Sq is at key `seqused_k - Sq + i` of its cache: masks and distances are aligned
     bottom-right, as FlashAttention's. Lengths stay on the device: nothing waits for them, and a
@@ -237,7 +238,8 @@ def forward_timed(
     o: torch.Tensor | None = None,
     **options: Any,
 ) -> tuple[Any, float]:
-    """Like `forward`, and waits; returns (result, milliseconds), timed as `Kernel.timed` does."""
+    """Calls one attention kernel as `forward` does, and waits; returns (result, milliseconds),
+    timed as `Kernel.timed` does."""
     _refuse_out(options)
     return finding.kernel(kernel).timed(q, k, v, out=o, **options)
 

@@ -374,7 +374,7 @@ def _spans(
     places = None if cu_seqlens is None else cu_seqlens.tolist()
     for i in range(count):
         begin, end = (0, size) if places is None else (places[i], places[i + 1])
-        begin, end = max(0, begin), min(end, size)  # as kernels do: nothing else is there to read
+        begin, end = max(0, begin), min(end, size)  # kernels read no other rows
         if seqused is not None:
             end = min(end, begin + max(0, int(seqused[i])))
         if leftpad is not None:

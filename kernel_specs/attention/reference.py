@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 _SCORES_AT_ONCE = 2**25  # fp64 scores held at one time: 256 MiB
-_RATIO = 16.0  # of the longest and the shortest of the sequences that are measured
+_RATIO = 16.0  # the longest sequence of a measurement to its shortest
 
 
 def attention(

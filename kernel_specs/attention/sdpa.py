@@ -25,11 +25,11 @@ def sdpa(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> torch.Tensor:
-    """torch.nn.functional.scaled_dot_product_attention by a kernel of flash_forward, or, if values
-    have a head dimension of their own, by one that `flash_attn_func` takes.
+    """Computes torch.nn.functional.scaled_dot_product_attention by the kernels of `attention`, or,
+    if values have a head dimension of their own, by those of `flash_attn_func`.
 
-    What comes before Sq and Sk may be of any number of dimensions, and is broadcast: heads, too,
-    but with enable_gqa. Only of more than four dimensions what is broadcast may be copied.
+    Any number of dimensions may come before Sq and Sk; they are broadcast: heads, too, but with
+    enable_gqa. Only with more than four dimensions broadcast tensors may be copied.
 
     Args:
         query: [B, H, Sq, D].
@@ -66,7 +66,7 @@ def sdpa(
     heads = [shape[-3] for shape in (of_q, of_k, of_v) if len(shape) > 2]
     if any(count == 0 for count in heads) and all(count <= 1 for count in heads):
         q, k, v = _broadcast((query, key, value), own)
-        return q @ k.mT @ v  # of no elements
+        return q @ k.mT @ v  # an output without elements
     if len(of_q) == 4 and of_q[:-own] == of_k[:-own] == of_v[:-own]:
         return _top_left(attend, query, key, value, is_causal, scale)
     q, k, v = _broadcast((query, key, value), own)
@@ -83,8 +83,8 @@ def sdpa(
 def _is_common(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, is_causal: bool
 ) -> bool:
-    """Whether a call is one that most are, of which the rest need not be asked: four dimensions, as
-    many heads, and under a mask as many queries as keys."""
+    """Returns whether a call is of the common kind, which needs no more checks: four dimensions, as
+    many heads of keys as of queries, and under a mask as many queries as keys."""
     if not type(query) is type(key) is type(value) is torch.Tensor or query.is_nested:
         return False
     if key.is_nested or value.is_nested:
@@ -105,7 +105,8 @@ def _is_common(
 def _shapes(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool
 ) -> list[tuple[Any, ...]]:
-    """Those of sdpa's inputs. Raises InvalidArgument for what does not suit the others."""
+    """Returns the shapes of sdpa's inputs. Raises InvalidArgument for one that does not suit the
+    others."""
     shapes = []
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         rank = tensor.dim() if isinstance(tensor, torch.Tensor) else 4
@@ -139,17 +140,17 @@ def _unlike(name: str, shape: tuple[Any, ...], expected: str) -> InvalidArgument
     return InvalidArgument(f"{name}: got shape {list(shape)}, expected {expected}")
 
 
-def _broadcast(given: tuple[torch.Tensor, ...], own: int) -> list[torch.Tensor]:
-    """q, k and v, expanded in all dimensions but the last `own`."""
-    shapes = [tensor.shape[:-own] for tensor in given]
+def _broadcast(inputs: tuple[torch.Tensor, ...], own: int) -> list[torch.Tensor]:
+    """Returns q, k and v, expanded in all dimensions but the last `own`."""
+    shapes = [tensor.shape[:-own] for tensor in inputs]
     try:
         common = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]  # PyTorch's
     except RuntimeError:
-        got = " and ".join(str(list(tensor.shape)) for tensor in given)
+        got = " and ".join(str(list(tensor.shape)) for tensor in inputs)
         raise InvalidArgument(
             f"query, key, value: got shapes {got}, expected batches that can be broadcast"
         ) from None
-    return [tensor.expand(*common, *tensor.shape[-own:]) for tensor in given]
+    return [tensor.expand(*common, *tensor.shape[-own:]) for tensor in inputs]
 
 
 def _top_left(
@@ -160,14 +161,14 @@ def _top_left(
     causal: bool,
     scale: float | None,
 ) -> torch.Tensor:
-    """sdpa of [B, H, S, D], by what aligns bottom-right."""
+    """Computes sdpa of [B, H, S, D] by `attend`, which aligns bottom-right."""
     if not causal:
         return attend(q, k, v, False, scale)
     queries, keys = q.shape[2], k.shape[2]
-    is_traced = tensors.is_jit_tracing()  # into a graph of any lengths, which does not branch
+    is_traced = tensors.is_jit_tracing()  # the graph serves any lengths, and does not branch
     if not is_traced and queries == keys:
         return attend(q, k, v, True, scale)
-    # The last keys may be behind all queries; queries behind the last key see all keys.
+    # The last keys may come after all queries; queries after the last key see all keys.
     first = attend(q[:, :, :keys], k[:, :, :queries], v[:, :, :queries], True, scale)
     if not is_traced and queries < keys:
         return first
@@ -184,7 +185,7 @@ def _bhsd(
 def _of_wide_values(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
 ) -> torch.Tensor:
-    """The same of values whose head dimension is not q's."""
+    """Computes `_bhsd`'s attention of values whose head dimension is not q's."""
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     o: torch.Tensor = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal)
     return o.transpose(1, 2)
