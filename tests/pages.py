@@ -7,6 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
 _PROGRAMS = "cd export git kernelmint make nvcc pip pre-commit ptx-report pytest python source"
 _COMMAND = re.compile(rf"(?:[A-Z_]+=\S+ )*(?:{_PROGRAMS.replace(' ', '|')})(?: .*)?")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```|((?:^    .*\n)+)", re.DOTALL | re.MULTILINE)

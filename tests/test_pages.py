@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import PAGES, ROOT
+from tests.pages import EXAMPLES, PAGES, ROOT
 
 
 def anchors(page: Path) -> Iterator[str]:
@@ -60,3 +60,9 @@ def test_lines_are_short_but_for_tables_pictures_and_what_programs_print(page: P
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     prose = [line for line in text.splitlines() if not line.startswith(("|", "    ", "!["))]
     assert [line for line in prose if len(line) >= 140] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *EXAMPLES], ids=lambda page: page.parent.name + page.name)
+def test_a_page_begins_with_whom_it_is_for(page: Path) -> None:
+    before = page.read_text(encoding="utf-8").partition("\n## ")[0]
+    assert re.search(r"\bis\s+(an\s+example\s+)?for\s+(those|kernel)\b", before)

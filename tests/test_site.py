@@ -9,7 +9,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.pages import PAGES, ROOT
+from tests.pages import EXAMPLES, PAGES, ROOT
 
 for package in ("sphinx", "myst_parser", "furo"):
     reason = f"the site needs {package} (requirements-dev.txt, from Python 3.11 on)"
@@ -22,7 +22,6 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 import kernelmint  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("site")  # which is built once
-EXAMPLES = sorted((ROOT / "examples").glob("*/README.md"))
 SHOWN = [page.relative_to(ROOT).with_suffix(".html").as_posix() for page in (*PAGES, *EXAMPLES)]
 SHOWN += ["CHANGELOG.html", "docs/api.html", "index.html"]
 SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
