@@ -57,6 +57,7 @@ class Row(NamedTuple):
     code_bytes: int | None = None  # size of the machine code
     ptx_bytes: int | None = None
     machine_code: str | None = None  # hash of its instructions
+    stored_bytes: int | None = None  # share of the file's bytes, compressed as they are
 
     @property
     def kernel_config(self) -> str:
@@ -141,6 +142,7 @@ COLUMNS = (
     "code_bytes",
     "ptx_bytes",
     "machine_code",
+    "stored_bytes",
 )
 _SEPARATOR = " | "
 # A spreadsheet takes a cell that begins with one of these for a formula, unless it is a number. An

@@ -13,8 +13,11 @@ A log that went through c++filt has declarations in place of symbols; they spell
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from codegen.core.architectures import of_target
+
+_MANY = 1 << 16  # symbols of a large library, which has each for several architectures
 
 KEY = re.compile(r"[a-z]\w*\.[a-z]\w*\.[a-z0-9]+(?:-[a-z0-9]+)*")
 _LENGTH = re.compile(r"[1-9][0-9]{0,8}")
@@ -27,6 +30,7 @@ _BRACKETS = re.compile(r"\([^()<>]*\)|<(?:[^()<>]|(?<=-)>)*>")
 _TYPES = {"b": "bool", "d": "double", "f": "float", "i": "int"}
 
 
+@lru_cache(_MANY)
 def key_of_symbol(symbol: str) -> str | None:
     """Returns the key of the first configuration named in `symbol`; None without a
     configuration."""
@@ -53,6 +57,7 @@ def key_of_symbol(symbol: str) -> str | None:
     return None
 
 
+@lru_cache(_MANY)
 def kernel_of_symbol(symbol: str) -> str:
     """Returns the function's own name, without namespaces, template arguments and parameters; for a
     symbol whose mangling is not plain, all of it."""

@@ -72,7 +72,14 @@ def test_ptx_is_counted_for_each_kernel_and_architecture(tmp_path):
     text += ".visible .entry k(\n)\n{\n}\n"
     (tmp_path / "k.ptx").write_text(text)
     assert reader.read(tmp_path / "k.ptx") == [
-        Row("k", "ptx", "compute_90a", source="k.ptx", ptx_bytes=len(".entry k(\n)\n{\n}\n"))
+        Row(
+            "k",
+            "ptx",
+            "compute_90a",
+            source="k.ptx",
+            ptx_bytes=len(".entry k(\n)\n{\n}\n"),
+            stored_bytes=len(text),
+        )
     ]
 
 

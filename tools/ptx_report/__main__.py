@@ -27,10 +27,16 @@ from .page import html_text
 from .render import json_text, markdown_text
 from .report import STANDARD_INPUT, Report, held_against
 from .table import print_changes, print_table, summary
+from .views import print_architectures, print_templates, print_totals
 
 _PATH = click.Path(path_type=Path)
 _file_option = functools.partial(click.option, type=_PATH, metavar="FILE")
 _STANDARD_OUTPUT = Path("-")
+_VIEWS = {
+    "architecture": print_architectures,
+    "template": print_templates,
+    "total": print_totals,
+}
 
 
 class _Command(click.Command):
@@ -70,6 +76,12 @@ class _Command(click.Command):
 )
 @options.where("rows")
 @click.option("--all", "everything", is_flag=True, help="All rows, on a terminal and with --check.")
+@click.option(
+    "--by",
+    type=click.Choice(list(_VIEWS)),
+    help="Architectures side by side, what is out of line first; the kernels of each template, "
+    "with the arguments that differ; or totals of bytes by file, architecture and template.",
+)
 @click.option("--parameters", is_flag=True, help="The configurations' parameters as columns.")
 @_file_option("--manifest", help="The manifest of the kernels (default: that of the project here).")
 @_file_option("--budgets", "budget_file", help="Budgets of any kernels, by expressions (YAML).")
@@ -98,6 +110,7 @@ def main(
     check: bool,
     where: str | None,
     everything: bool,
+    by: str | None,
     parameters: bool,
     manifest: Path | None,
     budget_file: Path | None,
@@ -156,6 +169,8 @@ def main(
             click.echo(summary(report), err=True)
         elif changes is not None:
             print_changes(changes, console, everything)
+        elif by is not None:
+            _VIEWS[by](report, console, everything)
         elif (check or update_baseline) and not everything:
             click.echo(summary(report))
         else:

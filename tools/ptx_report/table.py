@@ -47,7 +47,7 @@ _COLUMNS: tuple[tuple[str, JustifyMethod, Callable[[Report, Row], Text | str]], 
     ("arch", "left", lambda report, row: row.arch or ""),
     ("kind", "left", lambda report, row: "" if row.kind == "kernel" else row.kind),
     ("regs", "right", lambda report, row: _registers(row)),
-    ("spills", "right", lambda report, row: _spill(row)),
+    ("spills", "right", lambda report, row: spill_cell(row)),
     ("stack", "right", lambda report, row: _figure(row.stack_frame)),
     ("smem", "right", lambda report, row: _figure(row.smem)),
     ("bar", "right", lambda report, row: _figure(row.barriers)),
@@ -85,7 +85,8 @@ def spills(row: Row, value: int | None) -> int | str | None:
     return value
 
 
-def _spill(row: Row) -> Text:
+def spill_cell(row: Row) -> Text:
+    """Returns a cell of spilled bytes."""
     known = spills(row, row.spill_bytes)
     return Text(known) if isinstance(known, str) else _figure(known, "red" if known else "dim")
 

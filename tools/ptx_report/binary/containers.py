@@ -1,4 +1,4 @@
-"""What holds cubins and PTX: libraries and objects, fatbinaries, archives, wheels, folders."""
+"""Containers of cubins and PTX: libraries and objects, fatbinaries, archives, wheels, folders."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _OLD_ABI = 7
 
 
 def kernels(content: bytes, arch: str | None, source: str) -> Iterator[Row]:
-    """Rows of the functions of a cubin. Raises BinaryError.
+    """Yields the rows of the functions of a cubin. Raises BinaryError.
 
     Args:
         content: the cubin's bytes.
@@ -100,15 +100,15 @@ def _kernels(elf: Elf, arch: str | None, source: str) -> Iterator[Row]:
 
 
 def _arch(elf: Elf) -> str:
-    """The architecture that the flags name: those of CUDA 13's ABI have it in their second byte,
-    those of earlier ones in their first."""
+    """Returns the architecture that the flags name: in their second byte in CUDA 13's ABI, in their
+    first byte before."""
     if elf.abi_version > _OLD_ABI:
         return f"sm_{elf.flags >> 8 & 0xFF}"
     return f"sm_{elf.flags & 0xFF}{'a' if elf.flags & _ACCELERATED else ''}"
 
 
 def _of_symbols(info: bytes) -> tuple[dict[int, int], dict[int, int]]:
-    """Registers and bytes of stack, by the index of a function's symbol."""
+    """Returns registers and bytes of stack, by the index of a function's symbol."""
     registers: dict[int, int] = {}
     stacks: dict[int, int] = {}
     for code, _, value in _attributes(info):
@@ -119,13 +119,13 @@ def _of_symbols(info: bytes) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def _barriers(elf: Elf, info: Section | None) -> int:
-    """Named barriers of a kernel, which its own attributes count."""
+    """Returns the named barriers of a kernel, which its own attributes count."""
     found = _attributes(elf.read(info)) if info else ()
     return next((figure & 0xFF for code, figure, _ in found if code == _BARRIERS), 0)
 
 
 def _attributes(info: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """The attributes of a section: their code, the value in their header, and what follows it."""
+    """Yields a section's attributes: the code, the value in the header, the bytes after it."""
     at = 0
     while at + _ATTRIBUTE.size <= len(info):
         form, code, figure = _ATTRIBUTE.unpack_from(info, at)

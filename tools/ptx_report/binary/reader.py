@@ -75,11 +75,24 @@ def rows_of(part: File) -> list[Row]:
         mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
         try:
-            return [
-                row
-                for entry in part.entries
-                if (kernels := _READERS.get(entry.kind))
-                for row in kernels(entry.read(content), entry.arch, part.source)
-            ]
+            rows: list[Row] = []
+            for entry in part.entries:
+                if kernels := _READERS.get(entry.kind):
+                    found = kernels(entry.read(content), entry.arch, part.source)
+                    rows += _shared(list(found), entry.end - entry.begin)
+            return rows
         except BinaryError as error:
             raise BinaryError(f"{part.source}: {error}") from None
+
+
+def _shared(rows: list[Row], stored: int) -> list[Row]:
+    """Returns the rows of a cubin or PTX, each with its share of what that takes in its file."""
+    sizes = [(row.code_bytes or 0) + (row.ptx_bytes or 0) for row in rows]
+    whole, before = sum(sizes) or 1, 0
+    shared = []
+    for row, size in zip(rows, sizes, strict=True):
+        after = before + size
+        share = stored * after // whole - stored * before // whole
+        shared.append(row._replace(stored_bytes=share))
+        before = after
+    return shared

@@ -1,0 +1,160 @@
+"""A report laid out by architecture, by template, and in totals."""
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codegen.core.ptxas_rows import Row, csv_text
+from tests.ptx_report.cubins import cubin, fatbin, library
+from tests.ptx_report.samples import DATA
+from tools.ptx_report import architectures, templates
+from tools.ptx_report.__main__ import main
+from tools.ptx_report.views import duplicates
+
+SETMAXNREG = DATA / "binaries/setmaxnreg.fatbin"
+
+
+def printed(*arguments):
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output.splitlines()
+
+
+def side_by_side(**figures):
+    """A kernel with a figure for each architecture."""
+    rows = [
+        ("k", Row("k", arch=f"sm_{arch}", **{name: value}))
+        for name, values in figures.items()
+        for arch, value in values.items()
+    ]
+    (kernel,) = architectures.side_by_side(rows)
+    return [str(one) for one in kernel.out_of_line]
+
+
+# Architectures
+
+
+def test_a_setmaxnreg_that_misses_one_architecture_stands_first():
+    """The `#if` around it forgets 10.0a, where the consumer's registers no longer fit."""
+    heading, first, second, *_ = printed(SETMAXNREG, "--by", "architecture")
+    assert heading.split()[:4] == ["kernel", "sm_90a", "sm_100a", "sm_120a"]
+    assert first.startswith("void consume<200>(")
+    assert "168 0? 10,368  168 272? 14,720  168 0? 10,368" in first
+    assert "sm_100a: 272 bytes of stack or spilled, not 0" in first
+    assert second.startswith("void consume<8>(")
+    assert "sm_100a: 32 registers, not 168" in second
+    assert printed(SETMAXNREG, "--by", "architecture")[-1].startswith(
+        "4 kernels of several architectures, 2 with figures out of line"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stacks", "out"),
+    [
+        ({"80": 0, "90a": 0}, []),
+        ({"80": 64, "90a": 64, "100a": 64}, []),
+        ({"80": 0, "90a": 64}, ["sm_90a: 64 bytes of stack or spilled, not 0"]),
+        (
+            {"80": 0, "90a": 0, "100a": 64, "103a": 64},
+            ["sm_100a sm_103a: 64 bytes of stack or spilled, not 0"],
+        ),
+        (
+            {"80": 64, "90a": 0, "100a": 64},
+            ["sm_80 sm_100a: 64 bytes of stack or spilled, not 0"],
+        ),
+    ],
+)
+def test_memory_that_others_do_not_need_is_out_of_line(stacks, out):
+    assert side_by_side(stack_frame=stacks) == out
+
+
+def test_registers_and_bytes_are_out_of_line_by_their_ratio():
+    assert side_by_side(used_registers={"80": 128, "90": 168, "100": 128}) == []
+    assert side_by_side(used_registers={"80": 32, "90": 168, "100": 168}) == [
+        "sm_80: 32 registers, not 168"
+    ]
+    assert side_by_side(code_bytes={"80": 1000, "90": 1100, "100": 2400}) == [
+        "sm_100: 2,400 bytes of code, not 1,100"
+    ]
+
+
+def test_a_log_has_spills_side_by_side(tmp_path):
+    spilled = Row("k", arch="sm_90a", used_registers=168, spill_stores=8, spill_loads=12)
+    rows = [spilled, spilled._replace(arch="sm_100a", spill_stores=0, spill_loads=0)]
+    (tmp_path / "r.csv").write_text(csv_text([*rows, Row("only", arch="sm_90a")]))
+    _, line, _ = printed(tmp_path / "r.csv", "--by", "architecture")
+    assert line.split()[:5] == ["k", "168", "20", "168", "0"]
+    assert "sm_90a: 20 bytes of stack or spilled, not 0" in line
+
+
+# Templates
+
+
+@pytest.mark.parametrize(
+    ("name", "template", "arguments"),
+    [
+        ("plain", "plain", ()),
+        ("f(int)", "f", ()),
+        ("void a::k<32, float>(float*, int)", "a::k", ("32", "float")),
+        ("void A<int>::k<B<1, 2>>(C<3>)", "A::k", ("int", "B<1, 2>")),
+        ("int a::(anonymous namespace)::k<(E)1>(B<(E)1>) const", "a::(anonymous namespace)::k",
+         ("(E)1",)),
+        ("void k<f(int)::{lambda(float, int)#1}::operator()(int) const::{lambda()#2}, 4>(int)",
+         "k", ("f(int)::{lambda(float, int)#1}::operator()(int) const::{lambda()#2}", "4")),
+        ("void k<&operator< >(int)", "k", ("&operator<",)),
+        ("void k<1>(int) [clone .x]", "k", ("1",)),
+    ],
+)  # fmt: skip
+def test_a_name_is_a_template_and_its_arguments(name, template, arguments):
+    assert templates.of(name) == (template, arguments)
+
+
+@given(st.text("ab<>(){}[], :&-=operator", max_size=60))
+def test_any_name_has_a_template(name):
+    templates.differing([templates.of(name).arguments, ("1", "T<2>")])
+
+
+def test_what_differs_is_named_by_its_place():
+    lists = [("32", "T<1, U<2>>"), ("32", "T<1, U<3>>"), ("32", "T<1, U<3>>")]
+    assert templates.differing(lists) == (["2.2.1"], [["2"], ["3"], ["3"]])
+    assert templates.differing([("T<1>",), ("V<1>",), ()]) == (["1"], [["T<1>"], ["V<1>"], [""]])
+
+
+def test_kernels_of_a_template_are_shown_with_what_differs():
+    title, heading, first, *rest = printed(SETMAXNREG, "--by", "template")
+    assert title.startswith("consume: 9 rows, 64,384 bytes of code, ")
+    assert heading.split() == ["arch", "1", "regs", "spills", "stack", "smem", "code"]
+    assert first.split() == ["sm_100a", "200", "168", "?", "272", "0", "14,720"]
+    assert any(line.startswith("local_array: 3 rows") for line in rest)
+
+
+# Totals
+
+
+def test_totals_say_where_the_bytes_went():
+    lines = printed(SETMAXNREG, "--by", "total")
+    parts = {line.split()[0]: line.split()[1:] for line in lines if line}
+    assert parts["setmaxnreg.fatbin"][:2] == ["12", "83,712"]
+    assert parts["setmaxnreg.fatbin"][-1] == "100.0%"
+    shares = [float(parts[arch][-1][:-1]) for arch in ("sm_90a", "sm_100a", "sm_120a")]
+    assert abs(sum(shares) - 100) < 0.2
+    stored = int(parts["setmaxnreg.fatbin"][2].replace(",", ""))
+    size = SETMAXNREG.stat().st_size
+    assert size - 400 < stored < size  # but for the headers and the padding
+
+
+def test_the_same_code_in_several_objects_is_named(tmp_path):
+    one, two = cubin([Row("k", code_bytes=256), Row("a")]), cubin([Row("k", code_bytes=256)])
+    (tmp_path / "a.so").write_bytes(library(fatbin((2, 90, one))))
+    (tmp_path / "b.so").write_bytes(library(fatbin((2, 90, two), (2, 80, two))))
+    lines = printed(tmp_path, "--by", "total")
+    (line,) = (line for line in lines if line.endswith("a.so, b.so"))
+    assert line.split()[:4] == ["k", "sm_90", "2", "256"]
+    assert "1 function several times: 256 bytes" in lines
+
+
+def test_code_that_differs_is_no_copy():
+    row = Row("k", arch="sm_90", code_bytes=128, machine_code="1")
+    assert duplicates([row, row._replace(machine_code="2"), row._replace(arch="sm_80")]) == []
+    assert duplicates([row, row, Row("k", arch="sm_90")]) == [[row, row]]

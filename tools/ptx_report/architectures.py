@@ -1,0 +1,119 @@
+"""A kernel's architectures side by side, and which of them is out of line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median_high, median_low
+from typing import NamedTuple
+
+from codegen.core.ptxas_rows import Row
+
+_KINDS = ("kernel", "object")  # whose architectures are compared
+# From these ratios on registers and bytes are out of line: a compiler chooses others for each
+# architecture. Of memory, whatever the others do not need is.
+_REGISTERS, _BYTES = 1.5, 2.0
+
+
+class OutOfLine(NamedTuple):
+    """A figure of architectures that is unlike most others'."""
+
+    weight: tuple[float, float, float]  # of memory, registers, bytes; the greater, the graver
+    archs: tuple[str, ...]
+    text: str
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.archs)}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel's rows by architecture: of several rows of one, the worst."""
+
+    name: str
+    rows: Mapping[str, Row]
+
+    @cached_property
+    def out_of_line(self) -> list[OutOfLine]:
+        """Returns the architectures that are most out of line in each figure, the gravest figure
+        first."""
+        found = [
+            *self._most("bytes of stack or spilled", memory, _more, lambda by: (by, 0, 0)),
+            *self._most(
+                "registers",
+                lambda row: row.used_registers,
+                _ratio(_REGISTERS),
+                lambda by: (0, by, 0),
+            ),
+            *self._most(
+                "bytes of code", lambda row: row.code_bytes, _ratio(_BYTES), lambda by: (0, 0, by)
+            ),
+        ]
+        return sorted(found, key=lambda one: one.weight, reverse=True)
+
+    def _most(
+        self,
+        what: str,
+        figure: Callable[[Row], int | None],
+        distance: Callable[[int, list[int]], tuple[float, int]],
+        weight: Callable[[float], tuple[float, float, float]],
+    ) -> Iterator[OutOfLine]:
+        values = {
+            arch: value for arch, row in self.rows.items() if (value := figure(row)) is not None
+        }
+        if len(values) < 2:
+            return
+        distances = {
+            arch: distance(value, [other for of, other in values.items() if of != arch])
+            for arch, value in values.items()
+        }
+        by, other = max(distances.values())
+        if by:
+            archs = tuple(arch for arch in self.rows if distances.get(arch) == (by, other))
+            yield OutOfLine(weight(by), archs, f"{values[archs[0]]:,} {what}, not {other:,}")
+
+
+def _more(value: int, others: list[int]) -> tuple[float, int]:
+    """Returns by how much a value is more than half the others, and what they are."""
+    other = median_low(others)
+    return max(value - other, 0), other
+
+
+def _ratio(least: float) -> Callable[[int, list[int]], tuple[float, int]]:
+    """Returns a distance: by which factor a value is more, or less, than most others."""
+
+    def distance(value: int, others: list[int]) -> tuple[float, int]:
+        low, high = median_low(others), median_high(others)
+        other = high if value > high else low
+        ratio = max(value, other, 1) / max(min(value, other), 1)
+        return (ratio if ratio >= least and not low <= value <= high else 0), other
+
+    return distance
+
+
+def side_by_side(rows: Iterable[tuple[str, Row]]) -> list[Kernel]:
+    """Returns the kernels of named rows with more than one architecture; what is out of line
+    first."""
+    by_name: dict[str, dict[str, Row]] = {}
+    for name, row in rows:
+        if row.kind in _KINDS and row.arch:
+            of_name = by_name.setdefault(name, {})
+            if row.arch not in of_name or _worse(row) > _worse(of_name[row.arch]):
+                of_name[row.arch] = row
+    kernels = [Kernel(name, of_name) for name, of_name in by_name.items() if len(of_name) > 1]
+    return sorted(kernels, key=_first)
+
+
+def memory(row: Row) -> int | None:
+    """Returns the spilled bytes, of a binary the stack, in which they are."""
+    return row.stack_frame if row.spill_bytes is None else row.spill_bytes
+
+
+def _worse(row: Row) -> tuple[int, int, int]:
+    return memory(row) or 0, row.used_registers or 0, row.code_bytes or 0
+
+
+def _first(kernel: Kernel) -> tuple[object, ...]:
+    weight = kernel.out_of_line[0].weight if kernel.out_of_line else (0, 0, 0)
+    return *(-part for part in weight), kernel.name
