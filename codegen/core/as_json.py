@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import json
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
@@ -139,12 +139,6 @@ def _plain_types(kind: Any) -> frozenset[type]:
     return frozenset()
 
 
-def _are_printable(values: Iterable[Any]) -> bool:
-    """Returns whether it is certain that all texts among the values can be printed."""
-    text = "".join([value for value in values if type(value) is str])
-    return text.isascii() and "\0" not in text
-
-
 def _checked(kind: Any, value: Any) -> Any:
     if type(value) is not kind and not (kind is float and type(value) is int):
         raise FormError(value, _NAMES[kind])
@@ -209,8 +203,10 @@ def _list_reader(item: Callable[[Any], Any], plain: frozenset[type]) -> Callable
     def read(value: Any) -> Any:
         if type(value) is not list:
             raise FormError(value, "a list")
-        if plain.issuperset(map(type, value)) and _are_printable(value):
-            return tuple(value)
+        if plain.issuperset(map(type, value)):
+            texts = "".join([member for member in value if type(member) is str])
+            if texts.isascii() and "\0" not in texts:
+                return tuple(value)
         members = []
         for member in value:
             try:
@@ -226,9 +222,10 @@ def _dict_reader(item: Callable[[Any], Any], plain: frozenset[type]) -> Callable
     def read(value: Any) -> Any:
         if type(value) is not dict:
             raise FormError(value, "an object")
-        plain_members = plain.issuperset(map(type, value.values()))
-        if plain_members and _are_printable((*value, *value.values())):
-            return value
+        if plain.issuperset(map(type, value.values())):
+            texts = "".join([*value, *(m for m in value.values() if type(m) is str)])
+            if texts.isascii() and "\0" not in texts:
+                return value
         members = {}
         for name, member in value.items():
             try:

@@ -395,7 +395,7 @@ def test_a_folder_of_an_installed_pack_is_its_own_families_and_their_gradients(c
     monkeypatch.setattr(ondemand, "sources", {})
     specs = packs.owner("flash_forward").specs["kernel_specs"]
     for folder, families in (
-        ("flash_forward", {"flash_forward", "flash_backward"}),  # its gradients
+        ("attention/flash_forward", {"flash_forward", "flash_backward"}),  # its gradients
         ("hstu", {"block_sparse", "hstu_bsa"}),
     ):
         assert {info.family for info in runtime.load(specs / folder)} == families
