@@ -40,7 +40,7 @@ html_show_copyright = False
 PAGES = {
     "Begin": "docs/own_kernels docs/adding_a_family docs/building docs/models docs/moved",
     "Reference": "docs/api docs/runtime docs/on_demand docs/specs docs/expressions docs/launches",
-    "Tools": "docs/ptx-report docs/tuning docs/debugging",
+    "Tools": "docs/ptx-report docs/ptx-report-anywhere docs/tuning docs/debugging",
     "How kernels work": "docs/sm80 docs/sm90a docs/backward docs/decoding docs/block_sparse",
     "What was measured": "docs/performance docs/tested",
     "Examples": "examples/flash_attn/README examples/causal_conv1d/README"

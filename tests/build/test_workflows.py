@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,6 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+
+from codegen import scaffold
+from tools.ptx_report.__main__ import main as ptx_report
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -62,3 +66,58 @@ def test_wheels_are_built_for_both_machines_and_checked() -> None:
     commands = [step["run"] for step in steps(wheels) if "run" in step]
     assert any(re.match(r"pipx run cibuildwheel==[\d.]+ ", command) for command in commands)
     assert any(re.match(r"pipx run twine==[\d.]+ check --strict", command) for command in commands)
+
+
+def test_a_projects_workflow_compares_a_pull_request_and_comments_without_its_code(
+    tmp_path,
+) -> None:
+    scaffold.create_project("my_kernels", tmp_path / "p")
+    path = tmp_path / "p/.github/workflows/ci.yml"
+    workflow = yaml.safe_load(path.read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    test, comment = workflow["jobs"]["test"], workflow["jobs"]["comment"]
+    (diff,) = [step for step in test["steps"] if step.get("id") == "diff"]
+    assert test["outputs"] == {"comment": "${{ steps.diff.outputs.comment }}"}
+    assert diff["env"] == {"BASE": "${{ github.base_ref }}"}
+    # What is named from outside reaches the shell as variables only.
+    assert "${{" not in diff["run"]
+    (command,) = re.findall(r"^ptx-report (.*)$", diff["run"], re.MULTILINE)
+    context = ptx_report.make_context("ptx-report", command.split())
+    assert (context.params["base"], context.params["head"]) == ("FETCH_HEAD", "installed")
+    assert context.params["github"]
+    assert "permissions" not in test
+    assert comment["permissions"] == {"pull-requests": "write"}
+    (step,) = comment["steps"]
+    assert "uses" not in step
+    assert "${{" not in step["run"]
+
+
+def test_the_projects_comment_is_what_the_step_passed_on(tmp_path) -> None:
+    """Through the output of a step, as GitHub reads it, to gh."""
+    scaffold.create_project("my_kernels", tmp_path / "p")
+    jobs = yaml.safe_load((tmp_path / "p/.github/workflows/ci.yml").read_text())["jobs"]
+    (diff,) = [step for step in jobs["test"]["steps"] if step.get("id") == "diff"]
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    text = "**ptx-report: 1 worse**\n\n| `k` | 100% | $HOME |\n"
+    (tmp_path / "text").write_text(text)
+    for name, body in {
+        "git": "exit 0",
+        "ptx-report": f"cp {tmp_path}/text comment.md",
+        "gh": '[ "$4" = --edit-last ] && exit 1; cp comment.md posted.md',
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{body}\n")
+        (programs / name).chmod(0o755)
+    given = {
+        "PATH": f"{programs}:{os.environ['PATH']}", "BASE": "main", "NUMBER": "1",
+        "GITHUB_OUTPUT": str(tmp_path / "out"), "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
+    }  # fmt: skip
+    bash = ["bash", "-eo", "pipefail", "-c"]
+    subprocess.run([*bash, diff["run"]], cwd=tmp_path, env=given, check=True)
+    name, *lines, end = (tmp_path / "out").read_text().splitlines()
+    assert name == f"comment<<{end}"
+    assert (tmp_path / "summary").read_text() == text
+    (step,) = jobs["comment"]["steps"]
+    comment = {"COMMENT": "\n".join(lines)}
+    subprocess.run([*bash, step["run"]], cwd=tmp_path, env={**given, **comment}, check=True)
+    assert (tmp_path / "posted.md").read_text() == text

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from codegen.core.ptxas_rows import Row, csv_text
 from tests.ptx_report.project import KEYS, Project, record, symbol
 from tests.ptx_report.samples import DATA
+from tools.ptx_report import report as reports
 from tools.ptx_report.__main__ import main
 
 
@@ -286,3 +287,14 @@ def test_a_file_that_is_named_diff_is_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "diff").write_text(record("_Z1kv"))
     assert "1 kernel, 0 with spills" in CliRunner().invoke(main, ["./diff"]).output
+
+
+def test_the_installed_packs_within_a_project_are_its_own_families(project, monkeypatch):
+    """Not Kernelmint's own kernels, which every project has installed."""
+    own = [Row(symbol(key), arch="sm_80", used_registers=100) for key in KEYS]
+    others = [Row("other.sm80.bf16", arch="sm_80"), Row("_Z1kv", arch="sm_80")]
+    monkeypatch.setattr(reports, "installed", lambda: reports.Report([*own, *others]))
+    assert "1 better, 1 same" in run("base").output
+    monkeypatch.setattr(reports, "installed", lambda: reports.Report(others))
+    result = run("base", "--markdown", "-")
+    assert (result.exit_code, result.stdout) == (0, "**ptx-report: no kernels**\n")

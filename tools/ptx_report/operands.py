@@ -10,6 +10,7 @@ from collections.abc import Hashable, Iterable
 from pathlib import Path
 
 from codegen.core.ptxas_rows import ReportError, Row, parse_csv
+from codegen.ptxas.fingerprints import Manifest
 
 from . import report as reports
 from .report import Report
@@ -22,7 +23,7 @@ def read(name: str) -> Report:
     """The report of what a user names: `installed`, a file or folder as `ptx-report` reads, REV or
     REV:PATH of git. Raises ReportError."""
     if name == INSTALLED and not Path(name).exists():
-        return reports.installed()
+        return _installed()
     if name == "-" or Path(name).exists():
         return reports.read([name])
     revision, _, path = name.partition(":")
@@ -32,6 +33,15 @@ def read(name: str) -> Report:
     ):
         raise ReportError(f"{name}: no such file or folder, and no revision of git here")
     return Report(_committed(revision, path), inputs=[name], is_committed=True)
+
+
+def _installed() -> Report:
+    """The installed packs; in a project's folder, its own families only."""
+    report = reports.installed()
+    if (path := reports.project_manifest()) is not None:
+        families = {family for family, _ in Manifest(path).targets}
+        report.rows = [r for r in report.rows if r.key and r.key.partition(".")[0] in families]
+    return report
 
 
 def _committed(revision: str, path: str) -> list[Row]:

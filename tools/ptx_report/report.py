@@ -169,14 +169,19 @@ class Report:
         return values
 
 
+def project_manifest() -> Path | None:
+    """Returns the manifest of the project around the working directory."""
+    folder = Path.cwd()
+    files = (place / "generated/manifest.json" for place in (folder, *folder.parents))
+    return next((file for file in files if file.exists()), None)
+
+
 def held_against(report: Report, manifest: Path | None) -> Report:
     """Returns the report with the manifest that a user named, else its own, else that of the
     project around the working directory, else this checkout's."""
     if manifest is None and report.manifest is None:
-        folder = Path.cwd()
-        projects = (place / "generated" for place in (folder, *folder.parents))
-        files = (place / "manifest.json" for place in (*projects, GENERATED))
-        manifest = next((file for file in files if file.exists()), None)
+        checkout = GENERATED / "manifest.json"
+        manifest = project_manifest() or (checkout if checkout.exists() else None)
     if manifest is not None:
         report.hold_against(Manifest(manifest))
     return report

@@ -13,7 +13,7 @@ Kernels built with Kernelmint: a C++/CUDA template and two YAML files a family, 
 | edit a spec | `kernelmint regenerate`, then the same |
 | see what there is | `kernelmint list`, `kernelmint info` |
 | see registers and spills | `ptx-report --installed` |
-| compare them with a baseline | `ptx-report --installed --baselines kernel_specs --write-baseline`, later `--check` |
+| compare them with a baseline | `ptx-report --installed --baselines kernel_specs --update-baseline`, later `--check` |
 | add a family | `kernelmint new NAME`, `kernelmint regenerate`, `pip install -e .` |
 | make a wheel | `pip wheel . --no-deps`: one for every Python and every PyTorch |
 
