@@ -129,12 +129,12 @@ def main(
             ]
             is_wrong = any(kernel["passed"] is False for kernel in kernels)
             left = [i for selected in chosen.values() for i in selected.kernels if i.reason]
-            found = {
+            report = {
                 "seed": None if counting else seed,
                 "kernels": kernels,
                 "not_run": [{"key": info.key, "reason": info.reason} for info in left],
             }
-            click.echo(json.dumps(found, indent=1))
+            click.echo(json.dumps(report, indent=1))
             sys.exit(is_wrong or not any(kernel["compared"] for kernel in kernels))
         failed, compared = [], 0
         for name, selected in chosen.items():

@@ -500,7 +500,8 @@ def test_a_pipe_is_not_waited_for(tmp_path, monkeypatch, how):
 
 def test_a_fetch_that_is_killed_leaves_nothing_for_good(serve, tmp_path, cache):
     slow = serve(slowly(HEAD + b"\r\n"))
-    code = f"from codegen.sources import archives; archives.folder('{slow}/v1.tar.gz', {64 * '0'!r})"
+    call = f"archives.folder('{slow}/v1.tar.gz', {64 * '0'!r})"
+    code = f"from codegen.sources import archives; {call}"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as process:
         while not list(cache.glob("sources/.*/fetched/*")):
             time.sleep(0.01)

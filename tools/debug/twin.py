@@ -43,7 +43,7 @@ def key_of(name: str, family: str) -> str:
     """
     trace = manifest.family(family).trace
     if trace is None:
-        raise ValueError(f"{family} has no `trace:` in its family.yaml: its kernels write none")
+        raise ValueError(f"{family} has no `trace:` in its family.yaml: its kernels write no trace")
     try:
         target, values = explain.parse(name, load([specs(family)], only=family))
     except (SpecError, UsageError) as error:

@@ -1,8 +1,8 @@
 family: ${family}
 summary: z = alpha * x + y, row by row.
 arguments:
-  x:     {tensor: [M, N], dtype: dtype, doc: what is scaled}
-  y:     {tensor: [M, N], dtype: dtype, doc: what is added}
+  x:     {tensor: [M, N], dtype: dtype, doc: the scaled tensor}
+  y:     {tensor: [M, N], dtype: dtype, doc: the added tensor}
   z:     {output: [M, N], dtype: dtype, doc: the sum}
   alpha: {scalar: f32, default: 1.0, doc: the factor on x}
 parameters:

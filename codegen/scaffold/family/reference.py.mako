@@ -6,5 +6,5 @@ import torch
 
 
 def ${family}(x: torch.Tensor, y: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
-    """alpha * x + y of x, y [M, N], in fp64."""
+    """Returns alpha * x + y for x, y [M, N], in fp64."""
     return alpha * x.double() + y.double()

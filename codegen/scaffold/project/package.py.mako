@@ -1,9 +1,9 @@
-"""${name}: kernels of its own, called like functions or by key.
+"""${name}: kernels, called like functions or by key.
 
     import kernelmint, ${name}
 
     ${name}.${function}(x, y, alpha=0.5)
-    kernelmint.kernels("${family}")                   # what there is
+    kernelmint.kernels("${family}")                   # its kernels
     kernelmint.kernel(key)(x, y, alpha=0.5)
 """
 
