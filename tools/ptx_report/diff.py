@@ -233,9 +233,7 @@ def notes(changes: Sequence[Change]) -> list[str]:
         ("code_bytes", "bytes of code", 1.0),
         ("compile_time_ms", "s of ptxas", 1e-3),
     ):
-        old, new = (
-            _sum(rows, name) for rows in zip(*((c.old, c.new) for c in changes), strict=True)
-        )
+        old, new = _sum((c.old for c in changes), name), _sum((c.new for c in changes), name)
         if old and new:
             of_both = f"{scale * old:,.0f} → {scale * new:,.0f}"
             parts.append(f"{of_both} {unit} ({new / old - 1:+.1%})")
