@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import sys
 import time
@@ -173,10 +172,10 @@ def main(
     remarks: list[results.Remark] = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=len(problems))
-        for group, cells in itertools.groupby(problems, key=lambda p: p.group):
+        for group in dict.fromkeys(problem.group for problem in problems):
             of_group: list[results.Row] = []
             said: list[results.Remark] = []
-            for problem in cells:
+            for problem in (p for p in problems if p.group == group):
                 progress.update(task, description=f"{group}, {problem.size}")
                 try:
                     one = driver.measured(problem, kernels)

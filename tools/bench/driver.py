@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import textwrap
 import time
@@ -60,12 +61,15 @@ def problems_of(
     Raises ValueError if the family has no such value.
     """
     make = hook(family, "problems", partial(_moved, family))
+    parameters = inspect.signature(make).parameters.values()
+    named = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
     found: dict[Any, Problem] = {}
     for each in values or ({},):
-        try:
-            made = make(kernels, device, **each)
-        except TypeError as error:
-            raise ValueError(f"--case: {family}: {error}") from None
+        if named and (unknown := each.keys() - named):
+            raise ValueError(
+                f"--case: got {', '.join(unknown)}, expected some of {', '.join(sorted(named))}"
+            )
+        made = make(kernels, device, **each)
         found |= {(p.group, p.size): p for p in made if any(map(p.suits, kernels))}
     return list(found.values())
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -125,42 +126,49 @@ class Gradients(Attention):
 
 
 def equal_sequences(
-    kind: type[Attention], kernels: Sequence[KernelInfo], sizes: Iterable[str], **values: Any
-) -> list[Problem]:
-    """Returns problems of a kind for what kernels compute.
+    kind: type[Attention],
+    sizes: Mapping[str, Sequence[str]],
+    kernels: Sequence[KernelInfo],
+    device: torch.device,
+    *,
+    size: Sequence[str] = (),
+    heads: Sequence[int] = (),
+    kv_heads: Sequence[int] = (0,),
+    dtype: Sequence[str] = (),
+    d_head: Sequence[int] = (),
+    causal: Sequence[bool] = (),
+) -> list[Attention]:
+    """Returns Attention or Gradients of what kernels compute.
 
     Args:
-        kind: Attention or Gradients.
-        kernels: those that are measured, all of a GPU or all of the CPU.
-        sizes: batch x length, such as 16x1024, unless `size` is given.
-        values: perhaps `size`, `heads`, `kv_heads`, `dtype`, `d_head` and `causal`, each with
-            several values. By default there are 2048 / d_head heads, on a CPU 8.
-
-    Raises:
-        TypeError, ValueError: of a value.
+        kind: which of the two.
+        sizes: batch x length, such as 16x1024, by the device's type; if `size` names none.
+        kernels: those that are measured.
+        device: where.
+        size: batch x length.
+        heads: by default 2048 / d_head, on a CPU 8.
+        kv_heads: as many as heads if 0.
+        dtype, d_head, causal: only these; all that kernels have if empty.
     """
-    known = ("size", "heads", "kv_heads", "dtype", "d_head", "causal")
-    if unknown := values.keys() - {*known}:
-        raise ValueError(f"got {', '.join(unknown)}, expected some of {', '.join(known)}")
-    names = ("dtype", "d_head", "causal")
-    compiled = dict.fromkeys(tuple(info.parameters[n] for n in names) for info in kernels)
-    found: list[Problem] = []
-    for parameters in compiled:
-        own = dict(zip(names, parameters, strict=True))
-        if any(own[name] not in values.get(name, (own[name],)) for name in names):
+    compiled = dict.fromkeys(
+        (info.parameters["dtype"], info.parameters["d_head"], info.parameters["causal"])
+        for info in kernels
+    )
+    only = (dtype, d_head, causal)
+    found = []
+    for values in compiled:
+        if any(some and value not in some for value, some in zip(values, only, strict=True)):
             continue
-        usual = max(1, _GPU_HIDDEN // own["d_head"]) if kernels[0].is_cuda else _CPU_HEADS
-        shapes = (values.get("heads", (usual,)), values.get("kv_heads", (0,)))
-        for (heads, kv_heads), size in itertools.product(
-            itertools.product(*shapes), values.get("size", sizes)
-        ):
-            if heads % (kv_heads or heads):
-                raise ValueError(f"kv_heads={kv_heads} does not divide {heads} heads")
-            try:
-                batch, seq_len = map(int, str(size).split("x"))
-            except ValueError:
-                raise ValueError(f"size={size}: expected batch x length, as 16x1024") from None
-            found.append(kind(*parameters, batch, seq_len, heads, kv_heads or heads))
+        usual = max(1, _GPU_HIDDEN // values[1]) if device.type == "cuda" else _CPU_HEADS
+        shapes = itertools.product(heads or (usual,), kv_heads, size or sizes[device.type])
+        for count, kv_count, each in shapes:
+            if count % (kv_count or count):
+                raise ValueError(f"--case kv_heads={kv_count} does not divide {count} heads")
+            extents = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", str(each))
+            if extents is None:
+                raise ValueError(f"--case size={each}: expected batch x length, such as 16x1024")
+            batch, length = map(int, extents.groups())
+            found.append(kind(*values, batch, length, count, kv_count or count))
     return found
 
 

@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from kernelmint.tools.bench import Problem
 from kernelmint.tools.selection import keys_of_set
 from rich.table import Table
 from torch import Tensor
 
 import runtime
-from runtime import KernelInfo
 from runtime.operators import DTYPES
 
 from ...reference import attention
@@ -86,15 +84,14 @@ def magnitude(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Any:
 
 # On a GPU the number of tokens is about constant, as in FlashAttention's own benchmarks; on a CPU
 # one or two sequences are enough for all cores.
-_SIZES = {
-    "cuda": ("16x512", "16x1024", "16x2048", "16x4096", "8x8192", "4x16384"),
-    "cpu": ("2x512", "1x1024", "1x2048", "1x4096"),
-}
-
-
-def problems(kernels: Sequence[KernelInfo], device: torch.device, **values: Any) -> list[Problem]:
-    """Returns self-attention of the dtypes, head dimensions and masks of the kernels."""
-    return equal_sequences(Attention, kernels, _SIZES[device.type], **values)
+problems = functools.partial(
+    equal_sequences,
+    Attention,
+    {
+        "cuda": ("16x512", "16x1024", "16x2048", "16x4096", "8x8192", "4x16384"),
+        "cpu": ("2x512", "1x1024", "1x2048", "1x4096"),
+    },
+)
 
 
 @functools.cache
