@@ -42,7 +42,7 @@ HALF = [f"-U__CUDA_NO_{what}__" for what in (
     "BFLOAT16_CONVERSIONS", "BFLOAT162_OPERATORS", "BFLOAT162_CONVERSIONS",
 )]  # fmt: skip
 _DEVICE = "cuda" if torch.version.cuda else "cpu"  # whose headers and libraries PyTorch has
-# What PyTorch's build adds to flags that name no standard.
+# Flags that PyTorch's build adds if no standard is named.
 _STANDARD = re.findall(r"'(-std=c\+\+\d+)'", Path(cpp_extension.__file__).read_text())[-1]
 EXTENDED = ["--expt-relaxed-constexpr", "--expt-extended-lambda", "--use_fast_math"]
 
@@ -90,7 +90,7 @@ EXAMPLES = {
     ),
 }
 
-# What the process does that builds and calls a kernel; its own time is printed, from the first
+# Script of the process that builds and calls a kernel; its own time is printed, from the first
 # line on, and that of the build alone.
 CALL = """
 import time
@@ -117,7 +117,7 @@ sys.exit(what.startswith("WRONG"))
 
 
 def upstream(name: str) -> Path:
-    """The archive that an example's specs pin, unpacked."""
+    """Returns the archive that an example's specs pin, unpacked."""
     spec = yaml.safe_load((HERE / name / "kernel_specs" / name / "sm80.yaml").read_text())
     pin = spec["build"]["archives"]["upstream"]
     return archives.folder(f"pypi:{pin['pypi']}=={pin['version']}", pin["sha256"])
@@ -125,7 +125,7 @@ def upstream(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Run:
-    """What a command took, and what it printed if it failed."""
+    """The cost of a command, and its output if it failed."""
 
     wall: float
     processor: float
@@ -138,7 +138,7 @@ class Run:
 
 
 def run(command: Sequence[str], *, timeout: float, **environment: str) -> Run:
-    """Runs a command; its times are those of the processes that it starts, too."""
+    """Runs a command; its times include those of the processes that it starts."""
     with tempfile.TemporaryFile("w+") as output:
         begin = time.perf_counter()
         process = subprocess.Popen(
@@ -159,7 +159,7 @@ def run(command: Sequence[str], *, timeout: float, **environment: str) -> Run:
 
 
 def compile_command(example: Example, folder: Path, to: Path, architecture: str) -> list[str]:
-    """What compiles upstream's file."""
+    """Returns the command that compiles upstream's file."""
     include = [*(str(folder / path) for path in example.include)]
     include += [*cpp_extension.include_paths(_DEVICE), sysconfig.get_path("include")]
     common = [*(f"-I{path}" for path in include), "-DTORCH_EXTENSION_NAME=upstream"]
@@ -179,7 +179,7 @@ def compile_command(example: Example, folder: Path, to: Path, architecture: str)
 
 
 def link_command(objects: Sequence[Path], to: Path) -> list[str]:
-    """What links an extension."""
+    """Returns the command that links an extension."""
     libraries = [f"-L{path}" for path in cpp_extension.library_paths(_DEVICE)]
     names = ["c10", "torch_cpu", "torch", "torch_python"]
     if torch.version.cuda:
@@ -189,7 +189,7 @@ def link_command(objects: Sequence[Path], to: Path) -> list[str]:
 
 
 def edited_here(name: str, architecture: str, timeout: float) -> str:
-    """From an edited header to a right call; the process before filled the caches."""
+    """Measures from an edited header to a right call; the process before filled the caches."""
     example = EXAMPLES[name]
     with tempfile.TemporaryDirectory() as work:
         specs = Path(work, "kernel_specs")
@@ -207,7 +207,7 @@ def edited_here(name: str, architecture: str, timeout: float) -> str:
 
 
 def edited_upstream(name: str, architecture: str, timeout: float) -> str:
-    """Upstream's file, and its link."""
+    """Measures upstream's file, and its link."""
     example = EXAMPLES[name]
     folder = upstream(name)
     with tempfile.TemporaryDirectory() as work:
@@ -219,14 +219,14 @@ def edited_upstream(name: str, architecture: str, timeout: float) -> str:
 
 
 def edited(names: Sequence[str], architecture: str, timeout: float) -> list[str]:
-    """Both, of all, at once."""
+    """Measures both, for all examples, at once."""
     ways = [way for name in names for way in ((edited_here, name), (edited_upstream, name))]
     with ThreadPoolExecutor(len(ways)) as pool:
         return list(pool.map(lambda way: way[0](way[1], architecture, timeout), ways))
 
 
 def main() -> None:
-    """The command; exit status 1 if something failed."""
+    """Runs the command; exit status 1 if something failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="EXAMPLE")
     parser.add_argument("--architecture", default="", help="such as 90")

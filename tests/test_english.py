@@ -25,16 +25,17 @@ VERBS = frozenset(
         r"\w+",
         """
         Adapts Adds Allocates Allows Answers Applies Asks Asserts Becomes Begins Binds Builds
-        Calls Changes Checks Chooses Closes Collects Combines Compares Compiles Completes Computes
-        Configures Converts Copies Counts Creates Declares Decodes Demangles Describes Divides
-        Draws Drops Ends Evaluates Exits Expands Fails Fetches Fills Finds Fits Follows Formats
-        Forgets Generates Gives Goes Has Holds Installs Inverts Joins Keeps Launches Leaves Lets
-        Lists Loads Looks Makes Maps Marks Matches Measures Merges Moves Multiplies Names
-        Normalizes Notes Opens Packs Pads Parses Passes Permutes Plots Prepares Prints Puts Raises
-        Reads Records Reduces Refuses Registers Releases Removes Renders Repeats Replaces Reports
-        Resolves Restores Returns Rewrites Rounds Runs Says Scales Sends Serves Sets Shows
-        Simulates Sorts Splits Starts Stops Stores Sums Takes Tests Times Transposes Trains Tries
-        Tunes Turns Unpacks Updates Uses Verifies Waits Warns Watches Writes Yields
+        Calls Captures Changes Checks Chooses Closes Collects Combines Compares Compiles Completes
+        Computes Configures Converts Copies Counts Creates Declares Decodes Demangles Describes
+        Divides Draws Drops Ends Evaluates Exits Expands Fails Fetches Fills Finds Fits Follows
+        Forgets Formats Generates Gives Goes Has Holds Installs Inverts Joins Keeps Launches
+        Leaves Lets Lists Loads Looks Makes Maps Marks Matches Measures Merges Moves Multiplies
+        Names Normalizes Notes Opens Packs Pads Parses Passes Permutes Plots Prepares Prints Puts
+        Raises Reads Records Reduces Refuses Registers Releases Removes Renders Repeats Replaces
+        Reports Resolves Restores Returns Rewrites Rounds Runs Says Scales Sends Serves Sets Shows
+        Simulates Sorts Splits Starts Stops Stores Subtracts Sums Takes Tests Times Trains
+        Transposes Tries Tunes Turns Unpacks Updates Uses Verifies Waits Warns Watches Writes
+        Yields
         """,
     )
 )
@@ -49,13 +50,13 @@ class Ceiling(NamedTuple):
 CEILINGS = {  # by folder; a file counts in the longest one that holds it
     "codegen": Ceiling(0, 0),
     "codegen/ptxas": Ceiling(40, 16),
-    "examples": Ceiling(51, 6),
+    "examples": Ceiling(0, 0),
     "kernel_specs": Ceiling(62, 10),
     "kernelmint": Ceiling(0, 0, 11),
     "runtime": Ceiling(245, 26),
     "tools": Ceiling(0, 0),
     "tools/bench": Ceiling(0, 0),
-    "tools/ptx_report": Ceiling(94, 24),
+    "tools/ptx_report": Ceiling(90, 27),
 }
 
 

@@ -1,7 +1,7 @@
-"""What can be shown on a GPU alone: results beside those of upstream's own build, bit by bit,
-upstream's tests, `kernelmint verify`, and times. It needs this package, einops, pytest, nvcc and a
-C++ compiler, and no network if KERNELMINT_SOURCES names a folder that `kernelmint sources --to
-FOLDER` filled. Kernels that the package does not hold are built.
+"""Comparisons that need a GPU: results beside those of upstream's own build, bit by bit, upstream's
+tests, `kernelmint verify`, and times. It needs this package, einops, pytest, nvcc and a C++
+compiler, and no network if KERNELMINT_SOURCES names a folder that `kernelmint sources --to FOLDER`
+filled. Kernels that the package does not hold are built.
 
     python on_gpu.py [--every N] [build compare compiled bench tests verify]
 
@@ -45,8 +45,8 @@ Calls = dict[str, Callable[[], Any]]
 
 @functools.cache
 def built_by_upstream() -> ModuleType:
-    """Its extension, by PyTorch's build, with the flags of its setup.py, for this GPU alone; into
-    TORCH_EXTENSIONS_DIR, from where it is loaded the next time."""
+    """Returns upstream's extension, by PyTorch's build, with the flags of its setup.py, only for
+    this GPU; it is built into TORCH_EXTENSIONS_DIR, from where it is loaded the next time."""
     begin = time.perf_counter()
     major, minor = torch.cuda.get_device_capability()
     os.environ["TORCH_CUDA_ARCH_LIST"] = f"{major}.{minor}"
@@ -59,7 +59,7 @@ def built_by_upstream() -> ModuleType:
 
 
 class Call:
-    """Operands of a call, and what both make of them."""
+    """Operands of a call, and the results of both."""
 
     def __init__(self, theirs: ModuleType | None, dtype: torch.dtype, weight_dtype: torch.dtype,
                  width: int, length: int, channel_last: bool,
@@ -77,7 +77,7 @@ class Call:
         return x if channel_last else x.contiguous()
 
     def by_theirs(self, silu: bool, seq_idx: Tensor | None, with_states: bool) -> list[Tensor]:
-        """y, final states, dx, dstates, dweight and dbias."""
+        """Returns y, final states, dx, dstates, dweight and dbias by upstream."""
         states, dstates = (self.states, self.dstates) if with_states else (None, None)
         y, dx = torch.empty_like(self.x), torch.empty_like(self.x)
         final, dinitial = (torch.empty_like(self.states) if with_states else None for _ in "ab")
@@ -93,7 +93,7 @@ class Call:
         return [*found, *(s.to(self.weight.dtype) for s in sums)]
 
     def by_ours(self, silu: bool, seq_idx: Tensor | None, with_states: bool) -> list[Tensor]:
-        """The same."""
+        """Returns y, final states, dx, dstates, dweight and dbias by this package."""
         leaves = [self.x, *([self.states] if with_states else []), self.weight, self.bias]
         leaves = [t.detach().requires_grad_() for t in leaves]
         states = leaves[1] if with_states else None
@@ -109,7 +109,8 @@ class Call:
 
 
 def compare() -> bool:
-    """All but dweight and dbias bit by bit; those, which atomics add up, nearly."""
+    """Compares all results but dweight and dbias bit by bit; atomics add those up, so they are
+    compared nearly."""
     theirs, good, count = built_by_upstream(), True, 0
     kinds = itertools.product(DTYPES, DTYPES, (2, 3, 4), (5, 64, 300), (False, True))
     for dtype, weight_dtype, width, length, channel_last in kinds:
@@ -133,7 +134,7 @@ def compare() -> bool:
 
 
 def compare_updates() -> bool:
-    """y and conv_state, bit by bit."""
+    """Compares y and conv_state, bit by bit."""
     theirs, good, count = built_by_upstream(), True, 0
     for dtype, weight_dtype, width, length in itertools.product(DTYPES, DTYPES, (2, 3, 4), (1, 5)):
         call = Call(theirs, dtype, weight_dtype, width, length, True)
@@ -156,7 +157,7 @@ def compare_updates() -> bool:
 
 
 def compare_compiled() -> bool:
-    """torch.compile's graph beside eager calls, forward and backward."""
+    """Compares torch.compile's graph with eager calls, forward and backward."""
     call, results = Call(None, torch.bfloat16, torch.float32, 4, 256, True), []
     eager = causal_conv1d_pack.causal_conv1d_fn
     for function in (eager, torch.compile(eager, fullgraph=True)):
@@ -199,7 +200,8 @@ def passes() -> Iterator[tuple[str, Calls, Calls]]:
 
 
 def bench() -> bool:
-    """Upstream's extension beside the kernels here, in turns; then what calls cost the host."""
+    """Prints times of upstream's extension and of the kernels here, in turns; then the cost of
+    calls for the host."""
     device = torch.device("cuda")
     good = print_times("forward", ((size, calls) for size, calls, _ in passes()), device)
     good &= print_times("backward", ((size, calls) for size, _, calls in passes()), device)
@@ -235,12 +237,12 @@ def bench() -> bool:
 
 
 def run(*command: str) -> bool:
-    """Whether a command of this Python succeeds."""
+    """Runs a command of this Python; returns whether it succeeds."""
     return subprocess.run([sys.executable, *command], check=False).returncode == 0
 
 
 def main() -> None:
-    """Steps, all of them by default; exit status 1 if something differs or fails."""
+    """Runs steps, all of them by default; exit status 1 if something differs or fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--every", default="20", help="each Nth of upstream's tests; 1: all")
     asked: dict[str, Callable[[], bool]] = {

@@ -1,4 +1,4 @@
-"""What can be shown on a GPU alone: upstream's own tests, results beside those of PyTorch's
+"""Comparisons that need a GPU: upstream's own tests, results beside those of PyTorch's
 FlashAttention-2 and of upstream's binding, `kernelmint verify`, and times. It needs this package,
 einops, pytest, nvcc and a C++ compiler, and no network if KERNELMINT_SOURCES names a folder that
 `kernelmint sources --to FOLDER` filled.
@@ -54,15 +54,15 @@ WHOLE = "flash_fwd_hdim64_bf16_causal_sm80.cu"
 
 
 def inputs(batch: int, seqlen: int, heads: int, head_dim: int, dtype: torch.dtype) -> list:
-    """q, k, v and dout."""
+    """Makes q, k, v and dout."""
     torch.manual_seed(0)
     shape = (batch, seqlen, heads, head_dim)
     return [torch.randn(shape, device="cuda", dtype=dtype) for _ in range(4)]
 
 
 def passes(q, k, v, dout, causal: bool, dropout: float = 0.0) -> tuple[Callable, Callable]:
-    """The forward and backward pass of PyTorch's FlashAttention-2 and of ours, each [out, lse] and
-    [dq, dk, dv]."""
+    """Returns the forward and backward pass of PyTorch's FlashAttention-2 and of ours, each [out,
+    lse] and [dq, dk, dv]."""
     scale, (_, sq, _, _), sk = q.shape[-1] ** -0.5, q.shape, k.shape[1]
 
     def theirs() -> tuple[list, Callable]:
@@ -84,7 +84,8 @@ def passes(q, k, v, dout, causal: bool, dropout: float = 0.0) -> tuple[Callable,
 
 
 def kernels(q, k, v, dout, causal: bool) -> Callable:
-    """The passes of our kernels as of upstream's binding: by their fronts, without autograd."""
+    """Returns the passes of our kernels as of upstream's binding: by their fronts, without
+    autograd."""
     right = 0 if causal else -1
 
     def ours() -> tuple[list, Callable]:
@@ -97,7 +98,8 @@ def kernels(q, k, v, dout, causal: bool) -> Callable:
 
 
 def same_results(what: str, runs: Sequence[Callable]) -> bool:
-    """Bits of out, lse, dk and dv; dq is added up in no order, so its largest difference."""
+    """Compares out, lse, dk and dv bit by bit; dq is added up in no order, so the largest
+    difference counts."""
     results = []
     for run in runs:
         forward, backward = run()
@@ -111,7 +113,7 @@ def same_results(what: str, runs: Sequence[Callable]) -> bool:
 
 
 def compare_with_pytorch() -> bool:
-    """As same_results says, over shapes, dtypes and masks."""
+    """Compares results, as same_results does, over shapes, dtypes and masks."""
     good = True
     shapes = ((2, 1024, 8, 64), (2, 1024, 8, 128), (2, 1000, 8, 128), (4, 70, 3, 64))
     dtypes = (torch.bfloat16, torch.float16)
@@ -122,7 +124,7 @@ def compare_with_pytorch() -> bool:
 
 
 def compare_compiled() -> bool:
-    """torch.compile's graph beside eager calls, forward and backward."""
+    """Compares torch.compile's graph with eager calls, forward and backward."""
     q, k, v, dout = inputs(2, 512, 4, 64, torch.bfloat16)
     results = []
     for call in (
@@ -138,7 +140,7 @@ def compare_compiled() -> bool:
 
 
 def binding_folder() -> Path:
-    """Where upstream's binding is built."""
+    """Returns the folder of upstream's binding."""
     root = os.environ.get("TORCH_EXTENSIONS_DIR", "~/.cache/torch_extensions")
     folder = Path(root).expanduser() / "flash_attn_2_cuda"
     folder.mkdir(parents=True, exist_ok=True)
@@ -146,8 +148,8 @@ def binding_folder() -> Path:
 
 
 def build_upstream(only: str) -> bool:
-    """Its binding and FILES as one extension, and the seconds of each file, and of WHOLE; of both,
-    those whose name has `only` in it."""
+    """Builds upstream's binding and FILES as one extension, and prints the seconds of each file,
+    and of WHOLE; of both, only those whose name contains `only`."""
     csrc, folder = upstream() / "csrc", binding_folder()
     headers = [csrc / "flash_attn", csrc / "flash_attn/src", csrc / "cutlass/include"]
     headers += [*map(Path, cpp_extension.include_paths("cuda"))]
@@ -181,7 +183,7 @@ def build_upstream(only: str) -> bool:
             libraries += [f"-l{name}" for name in (
                 "c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch", "torch_python", "cudart",
             )]  # fmt: skip
-            # What these lack is missed when it is called.
+            # A function that these lack is missed when it is called.
             link = ["c++", "-shared", "-Wl,-z,lazy", *map(str, objects), *libraries]
             link += ["-o", str(folder / "flash_attn_2_cuda.so")]
             subprocess.run(link, check=True)
@@ -190,7 +192,7 @@ def build_upstream(only: str) -> bool:
 
 
 def upstreams_binding() -> ModuleType:
-    """What build_upstream left."""
+    """Returns the binding that build_upstream built."""
     path = binding_folder() / "flash_attn_2_cuda.so"
     spec = importlib.util.spec_from_file_location("flash_attn_2_cuda", path)
     assert spec is not None
@@ -206,7 +208,7 @@ def upstreams_binding() -> ModuleType:
 
 
 def passes_of_binding(binding: ModuleType, q, k, v, dout, causal: bool) -> Callable:
-    """The passes of upstream's binding, as `passes` has them."""
+    """Returns the passes of upstream's binding, in the form of `passes`."""
     scale, right = q.shape[-1] ** -0.5, 0 if causal else -1
 
     def theirs() -> tuple[list, Callable]:
@@ -222,7 +224,7 @@ def passes_of_binding(binding: ModuleType, q, k, v, dout, causal: bool) -> Calla
 
 
 def compare_with_upstream() -> bool:
-    """As with PyTorch; then times of the GPU."""
+    """Compares results as with PyTorch; then prints times of the GPU."""
     binding, good = upstreams_binding(), True
     for (head_dim, mask), seqlen in itertools.product(KINDS, (1024, 1000)):
         tensors = inputs(4, seqlen, 16, head_dim, torch.bfloat16)
@@ -240,7 +242,7 @@ def compare_with_upstream() -> bool:
 
 
 def upstreams_function(binding: ModuleType) -> Callable:
-    """Its flash_attn_func, of its own Python around its binding."""
+    """Returns upstream's flash_attn_func, of its own Python around its binding."""
     sys.modules["flash_attn_2_cuda"] = binding
     path = upstream() / "flash_attn/flash_attn_interface.py"
     spec = importlib.util.spec_from_file_location("upstreams_interface", path)
@@ -282,7 +284,7 @@ def print_passes(title: str, cells: Iterable[tuple[str, Callable, Callable]]) ->
 
 
 def bench() -> bool:
-    """Ours beside PyTorch's."""
+    """Prints times of our kernels beside PyTorch's."""
     return print_passes("PyTorch", (
         (f"d={head_dim} causal={causal} {seqlen}", passes(*tensors, causal)[0],
          kernels(*tensors, causal))
@@ -292,7 +294,7 @@ def bench() -> bool:
 
 
 def main() -> None:
-    """Steps, all of them by default; exit status 1 if something differs or fails."""
+    """Runs steps, all of them by default; exit status 1 if something differs or fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tests", type=int, default=60, help="cases of each of upstream's tests")
     parser.add_argument("--seed", type=int, default=0, help="which ones")

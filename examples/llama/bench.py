@@ -136,7 +136,7 @@ def _prefill(model: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 def _timed(call: Callable[[], torch.Tensor]) -> tuple[float, float]:
-    """Milliseconds, and the value, whose reading waits for the device."""
+    """Returns milliseconds, and the value, whose reading waits for the device."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     begin = time.perf_counter()

@@ -111,7 +111,7 @@ def main(
 
 
 class _Case:
-    """A batch, its prompt in a dynamic cache, and what is decoded after it."""
+    """A batch, its prompt in a dynamic cache, and the tokens that are decoded after it."""
 
     def __init__(self, model: Any, batch: int, context: int, tokens: int, times: _Times) -> None:
         self.times = times
@@ -123,7 +123,7 @@ class _Case:
         model(self.ids, past_key_values=self.dynamic, logits_to_keep=1)
 
     def prefills(self, variants: Sequence[str], rounds: int) -> None:
-        """Times of the whole prompt, and the logits of its last token."""
+        """Returns times of the whole prompt, and the logits of its last token."""
 
         def run() -> torch.Tensor:
             cache = transformers.DynamicCache(config=self.model.config)
@@ -139,7 +139,7 @@ class _Case:
             self._row("prefill", variant, seconds, speed, made[variant][None], first[None])
 
     def loops(self, variants: Sequence[str], rounds: int) -> None:
-        """Decoding over the dynamic cache, without a graph."""
+        """Decodes over the dynamic cache, without a graph."""
         steps = max(1, self.tokens // 4)
 
         def run() -> torch.Tensor:
@@ -163,7 +163,7 @@ class _Case:
     def graphs(
         self, variants: Sequence[str], accuracy: Iterable[str], rounds: int, compiled: bool
     ) -> None:
-        """Decoding over a static cache, a step in a CUDA graph."""
+        """Decodes over a static cache, a step in a CUDA graph."""
         cache = self._static()
         token = self.first.clone()
 
@@ -222,7 +222,7 @@ class _Case:
             self._row("graph", variant, seconds, self.batch / seconds, made[variant], first)
 
     def _static(self) -> Any:
-        """The prompt in a static cache."""
+        """Returns the prompt in a static cache."""
         length = self.context + self.tokens
         cache = transformers.StaticCache(config=self.model.config, max_cache_len=length)
         for layer, filled in zip(cache.layers, self.dynamic.layers, strict=True):
@@ -259,12 +259,12 @@ class _Case:
 
 
 def _captured(step: Step, device: torch.device) -> Step:
-    """The step as a CUDA graph; as it is on the CPU."""
+    """Captures the step as a CUDA graph; returns it unchanged on the CPU."""
     if device.type != "cuda":
         return step
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # what is built, tuned or allocated once
+    with torch.cuda.stream(stream):  # anything built, tuned or allocated once
         step()
         step()
     torch.cuda.current_stream().wait_stream(stream)
@@ -282,7 +282,7 @@ def _captured(step: Step, device: torch.device) -> Step:
 def _in_turns(
     runs: dict[str, Step], rounds: int, back: Callable[[], None] = lambda: None
 ) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
-    """Median seconds of each, and what it returned; those that fail say so and are left out."""
+    """Returns median seconds and the result of each; those that fail say so and are left out."""
     times: dict[str, list[float]] = {variant: [] for variant in runs}
     made: dict[str, torch.Tensor] = {}
     for round_ in range(rounds + 1):  # the first warms up
@@ -350,8 +350,8 @@ def _register(variants: Sequence[str]) -> None:
 
 
 def _register_flash(name: str, flash: Any, varlen: Any, over_static_cache: Any) -> None:
-    """transformers' flash attention by these functions; lengths are in the mask's place over a
-    static cache, whose length is a tensor."""
+    """Registers transformers' flash attention by these functions; lengths are in the mask's place
+    over a static cache, whose length is a tensor."""
     utils: Any = modeling_flash_attention_utils
     process = utils._lazy_define_process_function(varlen)
 
@@ -402,8 +402,8 @@ def _fa2_varlen(
 
 
 def _fa2_static(query: Any, key: Any, value: Any, lengths: Any, scale: float) -> torch.Tensor:
-    """The cache, [B, Hk, length, D], as packed rows that begin at multiples of Hk * length, without
-    a copy."""
+    """Computes attention over the cache, [B, Hk, length, D], as packed rows that begin at multiples
+    of Hk * length, without a copy."""
     batch, heads, rows, _ = query.shape
     _, kv_heads, length, dim = key.shape
     total = ((batch - 1) * kv_heads + 1) * length

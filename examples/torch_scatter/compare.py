@@ -23,7 +23,7 @@ DTYPES = ["half", "bfloat16", "float", "double", "int", "long"]
 
 
 def random_case(seed: int, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
-    """A src of rank 1 to 3, an index that ascends, its pointers, and one that does not."""
+    """Makes a src of rank 1 to 3, an index that ascends, its pointers, and an index in no order."""
     torch.manual_seed(seed)
     rank, at = [(1, 0), (2, 0), (2, 1), (3, 1)][seed % 4]
     shape = [int(torch.randint(1, 40, ())) for _ in range(rank)]
@@ -47,7 +47,8 @@ def random_case(seed: int, dtype: torch.dtype, device: str) -> dict[str, torch.T
 
 
 def same_in_any_order(src: torch.Tensor, dim: int) -> dict[str, torch.Tensor]:
-    """In its place: what to take least and greatest values of, to add up, and to multiply."""
+    """Makes values in place of src: some to take least and greatest values of, some to add up, some
+    to multiply."""
     factor = 8 if src.is_floating_point() else 1000
     distinct = torch.randn(4096).mul(factor).to(src.dtype).unique()
     distinct = distinct[torch.randperm(len(distinct))][: src.shape[dim]]
@@ -61,7 +62,7 @@ def same_in_any_order(src: torch.Tensor, dim: int) -> dict[str, torch.Tensor]:
 
 
 def taken(name: str, case: dict[str, torch.Tensor]) -> torch.Tensor:
-    """What a function takes values from: if its additions have an order, anything."""
+    """Returns the values that a function takes: any values, if its additions have an order."""
     if name.startswith("gather"):
         return case["values"]
     reduce = "" if name.endswith("csr") else name.split("_")[1]
@@ -70,7 +71,8 @@ def taken(name: str, case: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def calls(module: Any, case: dict[str, torch.Tensor]) -> dict[str, Callable[[], Any]]:
-    """Every function of upstream's kernels on a case; rows that it names are not looked for."""
+    """Returns every function of upstream's kernels on a case; rows that it names are not looked
+    for."""
     index, indptr, dim = case["index"], case["indptr"], int(case["dim"])
     rows = int(case["rows"]) if "rows" in case else None
     found: dict[str, Callable[[], Any]] = {}
@@ -90,12 +92,12 @@ def calls(module: Any, case: dict[str, torch.Tensor]) -> dict[str, Callable[[], 
 
 
 def named(calls: dict[str, Callable[[], Any]], only: list[str]) -> list[str]:
-    """The functions whose names have one of the words; all, if there are none."""
+    """Returns the functions whose names contain one of the words; all, without words."""
     return [name for name in calls if not only or any(word in name for word in only)]
 
 
 def difference(name: str, ours: Any, theirs: Any) -> str | None:
-    """What differs, if anything does."""
+    """Returns a description of the difference, or None."""
     pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]
     for i, (a, b) in enumerate(pairs):
         if a.dtype != b.dtype or a.shape != b.shape:
@@ -106,12 +108,12 @@ def difference(name: str, ours: Any, theirs: Any) -> str | None:
 
 
 def gradient(name: str, call: Callable[[], Any], case: dict[str, torch.Tensor]) -> torch.Tensor:
-    """Of what a function takes values from, for some gradient of its result."""
+    """Returns the gradient of a function's values, for some gradient of its result."""
     leaf = taken(name, case).requires_grad_()
     found = call()
     result = found[0] if isinstance(found, tuple) else found
     weights = torch.linspace(-2, 2, result.numel())
-    if result.is_cuda:  # which are added up in no order
+    if result.is_cuda:  # added up in no order
         weights = torch.arange(result.numel()) % 9 - 4
     weights = weights.reshape(result.shape).to(result)
     (of_leaf,) = torch.autograd.grad(result, leaf, weights)
@@ -120,7 +122,7 @@ def gradient(name: str, call: Callable[[], Any], case: dict[str, torch.Tensor]) 
 
 
 def compare(device: str, dtypes: list[str], only: list[str]) -> int:
-    """Prints what differs, and how many results were compared; the number that differ."""
+    """Prints the differences and the number of compared results; returns the number that differ."""
     counted, wrong = 0, 0
     for dtype in (getattr(torch, name) for name in dtypes):
         for seed in range(24):
@@ -141,7 +143,8 @@ def compare(device: str, dtypes: list[str], only: list[str]) -> int:
 
 
 def without_waiting(case: dict[str, torch.Tensor]) -> dict[str, Callable[[], Any]]:
-    """gather_csr, ours and upstream's, with a result whose extent no one asks the GPU for."""
+    """Returns calls of gather_csr, ours and upstream's, with a result whose extent nobody asks the
+    GPU for."""
     values, indptr, E = case["values"], case["indptr"], case["src"].shape[0]
     out, rank = torch.empty_like(case["src"]), values.dim()
     call = scatter_pack.segment._GATHER_CSR[rank]
@@ -152,7 +155,7 @@ def without_waiting(case: dict[str, torch.Tensor]) -> dict[str, Callable[[], Any
 
 
 def timed_case(elements: int, rows: int, columns: int, device: str) -> dict[str, torch.Tensor]:
-    """An index that ascends, and one that does not, over rows of a size."""
+    """Makes an index that ascends and one in no order, over rows of a size."""
     src = (
         torch.randn(elements, columns).squeeze(-1)
         if columns == 1

@@ -12,7 +12,7 @@ __all__ = ["CASES"]
 _CHANNELS = 72
 _MANY = 150  # several thread blocks
 
-# What is below 0 is padding: y is 0 there, and its gradient has no part in the others. Upstream's
+# An index below 0 is padding: y is 0 there, and its gradient has no part in the others. Upstream's
 # kernels add it up, so that the gradient has to be 0, too, as it is where a loss leaves padding
 # out. Those for the CPU are held to any.
 _IDS = [[0] * 5 + [1] * 2 + [2] * 100 + [5] * 43, [7] * 1 + [3] * 149]
