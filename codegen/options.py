@@ -20,7 +20,7 @@ _PART = re.compile(
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
+class Duration(click.ParamType):  # type: ignore[type-arg]  # only newer clicks have it
     """Seconds, written with their unit, `90s`, `5m`, `1h30m`, `3d`, or as a number of `unit`."""
 
     name = "TIME"
@@ -48,7 +48,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # of newer clicks al
         return seconds
 
 
-class Size(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
+class Size(click.ParamType):  # type: ignore[type-arg]  # only newer clicks have it
     """Bytes, written as 500M or 2G; Ki, Mi and Gi count by 1,024."""
 
     name = "SIZE"
@@ -62,7 +62,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
         return int(float(match[1]) * base ** " kmgt".index(match[2].lower() or " "))
 
 
-class Architectures(click.ParamType):  # type: ignore[type-arg]  # of newer clicks alone
+class Architectures(click.ParamType):  # type: ignore[type-arg]  # only newer clicks have it
     """CUDA architectures as a build names them, 90a or 90a;100f; the spellings of nvcc and of
     people are accepted."""
 

@@ -35,7 +35,7 @@ def print_rows(
     If that is wider than a terminal, each key has a line, and its figures the next.
 
     Args:
-        console: where to.
+        console: the console to print to.
         title: the heading of the keys.
         columns: the other headings, and where their cells are aligned.
         rows: keys and cells.

@@ -51,11 +51,11 @@ class Case:
     """A call that a family's kernels are checked with; its tools.py has them as mappings.
 
     Attributes:
-        sizes: of the symbols that its kernels leave open.
+        sizes: the sizes of the symbols that its kernels leave open.
         values: the elements of tensors that are not to be random, by argument.
         options: further arguments: scalars, and `return_...` of optional outputs.
         without: the checkers of race-check that are wrong about it.
-        parameters: of the kernels that it is for; kernels without these parameters also take it.
+        parameters: its kernels' parameters; kernels without them also take it.
         given: optional inputs that are passed, beside those that have values.
     """
 
@@ -166,7 +166,7 @@ class Problem:
             self.tensors |= originals
 
     def differences(self, out: tuple[Tensor, ...]) -> list[Difference]:
-        """Returns the difference of each result of a call from what is expected, as `check`."""
+        """Returns the difference of each result of a call from the expected one, as `check`."""
         if judge := hook(self.family.name, "differences"):
             return list(judge(self, out))
         outputs = [a.name for a in _outputs(self.family, self.scalars)]
@@ -389,7 +389,7 @@ def of_case(
         case: sizes and options.
         device: the kernel's device.
         counting: inputs that count, if the family has some.
-        seed: of the random numbers.
+        seed: the seed of the random numbers.
 
     Raises:
         NoProblemError: no inputs can be made of an argument, or none that count.

@@ -41,9 +41,9 @@ def of_family(
         specs: the folder of specs.
         family: one of its families.
         architecture: "80".
-        work: a folder for what is written.
+        work: a folder for written files.
         which: the set.
-        where: which of its kernels (docs/expressions.md).
+        where: an expression over its kernels (docs/expressions.md).
     """
     options = ("--specs", str(specs), "--out", str(work / "generated"), "--set", which)
     of = f"family == {family}" + (f" and ({where})" if where else "")
@@ -68,9 +68,9 @@ def of_file(
     Args:
         file: a .cu file.
         architecture: "80".
-        work: a folder for what is written.
+        work: a folder for written files.
         flags: nvcc's options in its own build.
-        folders: of its headers.
+        folders: the folders of its headers.
     """
     settings = work / "c10/cuda/impl/cuda_cmake_macros.h"  # PyTorch for the CPU lacks them
     settings.parent.mkdir(parents=True, exist_ok=True)

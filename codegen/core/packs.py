@@ -93,7 +93,7 @@ class Pack(PackJson):
     """A pack whose pack.json was read.
 
     Attributes:
-        folder: where its files are.
+        folder: the folder of its files.
         distribution: the distribution that installed it, "my-kernels 0.1"; None if its folder was
             named.
     """

@@ -46,7 +46,7 @@ class _Member:
 
 def unpack(archive: Path, into: Path) -> None:
     """Unpacks a zip or tar archive into a new folder: files are read-only, links lead to members,
-    and links to what is not in the archive are left out.
+    and links to absent members are left out.
 
     Raises UnpackError, or whatever zipfile and tarfile raise for a damaged archive.
     """

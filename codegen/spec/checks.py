@@ -186,7 +186,7 @@ def load_derived(
         kinds: the names they may use.
         meanings: the meanings of names in `kinds`, and of other names that cannot be taken: "a
             symbol".
-        above: how many the family has, if the file is a target's.
+        above: the number of the family's, if the file is a target's.
     """
     if above + len(written) > MAX_DERIVED:
         message = f"{above + len(written)} derived values; at most {MAX_DERIVED}"

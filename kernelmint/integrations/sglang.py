@@ -115,7 +115,7 @@ class Backend(AttentionBackend):  # type: ignore[misc]  # SGLang's types are not
             v: [tokens, Hk, Dv].
             layer: SGLang's RadixAttention.
             forward_batch: the batch.
-            save_kv_cache: whether k and v are written into the cache.
+            save_kv_cache: true: k and v are written into the cache.
             sinks: [H].
             options: None each.
 

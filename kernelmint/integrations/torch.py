@@ -53,8 +53,8 @@ class Calls:
     operators, since `activate`.
 
     Attributes:
-        ours: that a kernel of ours computed.
-        pytorch: that PyTorch's did, by the reason.
+        ours: the number that a kernel of ours computed.
+        pytorch: the numbers that PyTorch's computed, by the reason.
     """
 
     ours: int
@@ -66,7 +66,7 @@ class Changes:
     """The changes that `activate` made in PyTorch; after `deactivate` PyTorch's own answer again.
 
     Attributes:
-        operators: those of PyTorch's whose kernels ours replace, with the kind of device.
+        operators: PyTorch's operators whose kernels ours replace, with the kind of device.
         order: SDPA's backends in the order in which CUDA devices prefer them; None without any.
         order_before: the same before.
     """

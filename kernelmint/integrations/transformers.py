@@ -96,7 +96,7 @@ def mask(
         kv_offset: the number of positions that a sliding cache has dropped.
         mask_function: transformers' function for the layers' pattern; causal if None.
         attention_mask: true for tokens, false for padding, bool, [B, positions]; None: no padding.
-        device: where the model is.
+        device: the model's.
         config: the model's.
 
     Returns:
@@ -653,7 +653,7 @@ def paged_attention(
         value: the newest values, [1, Hk, total, Dv].
         attention_mask: None.
         cache: transformers' PagedAttentionCache, which takes them, and gives all of each request.
-        cu_seq_lens_q: where each request's queries begin, and where the last one's end, int32.
+        cu_seq_lens_q: the beginnings of the requests' queries, and the end of the last, int32.
         cu_seq_lens_k: the same of keys, or of those of each kind of layer.
         read_index, write_index: the cache's.
 

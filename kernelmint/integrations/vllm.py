@@ -201,7 +201,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]  # as Backend
             key, value: not used.
             kv_cache: [pages, Hk, page size, D + Dv], however these lie in memory.
             attn_metadata: the batch; None while vLLM measures how much memory it has.
-            output: where to write, [tokens, H, Dv].
+            output: the memory of the result, [tokens, H, Dv].
 
         Returns:
             `output`.
@@ -243,7 +243,7 @@ class Attention(AttentionImpl):  # type: ignore[misc]  # as Backend
             layer: the layer, whose scales are 1.
             key: [tokens, Hk, D], perhaps with rows of padding at the end.
             value: [tokens, Hk, Dv].
-            kv_cache: as `forward` takes it.
+            kv_cache: the cache, in the layout of `forward`.
             slot_mapping: the slots of the tokens, int64; -1 for padding.
         """
         k_cache, v_cache = self._caches(kv_cache)

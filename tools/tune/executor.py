@@ -79,8 +79,8 @@ class Device:
     """A kind of devices.
 
     Attributes:
-        name: as rows call it.
-        capability: of a GPU: 90 for 9.0.
+        name: its name in rows.
+        capability: a GPU's: 90 for 9.0.
         facts: a cost model's facts about a GPU, by name.
     """
 

@@ -47,7 +47,7 @@ def plan(
     cannot run on the device or cost too much; and a summary in words.
 
     Args:
-        family: of the kernels.
+        family: the kernels' family.
         target: one of the family's.
         shapes: the shapes to measure, and the cost model.
         device: the kind of devices that is tuned for.
