@@ -163,7 +163,7 @@ def test_large_files_are_read_by_several_processes(tmp_path):
         ("k.a", b"!<arch>\nno member", "no member of the archive at byte 8"),
         ("k.a", b"!<arch>\n" + member("a.o", SAMPLE)[:-2], "cut: a member ends at byte"),
         ("k.a", b"!<thin>\n", "a thin archive"),
-        ("k.whl", b"PK\3\4" + bytes(100), "neither a cubin nor PTX"),
+        ("k.whl", b"PK\3\4" + bytes(100), "not a whole wheel"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_named_with_what_is_wrong(tmp_path, name, content, message):
@@ -225,6 +225,11 @@ def test_sections_that_overlap_do_not_multiply_the_work(tmp_path):
     (tmp_path / "k.cubin").write_bytes(content)
     with pytest.raises(ReportError, match="section 16 has no name"):
         reader.read(tmp_path / "k.cubin")
+
+
+def test_one_line_of_many_entries_is_read_in_time(tmp_path):
+    (tmp_path / "k.ptx").write_text(".entry k" * 300_000)
+    reader.read(tmp_path / "k.ptx")
 
 
 def test_compressed_code_names_the_package_that_reads_it(tmp_path, monkeypatch):

@@ -121,6 +121,14 @@ def test_what_differs_is_named_by_its_place():
     assert templates.differing([("T<1>",), ("V<1>",), ()]) == (["1"], [["T<1>"], ["V<1>"], [""]])
 
 
+def test_a_very_deep_name_is_read():
+    deep = ["T<" * 10_000 + value + ">" * 10_000 for value in "12"]
+    names, values = templates.differing(
+        [templates.of(f"k<{name}>(int)").arguments for name in deep]
+    )
+    assert (len(names), len(values)) == (1, 2)
+
+
 def test_kernels_of_a_template_are_shown_with_what_differs():
     title, heading, first, *rest = printed(SETMAXNREG, "--by", "template")
     assert title.startswith("consume: 9 rows, 64,384 bytes of code, ")

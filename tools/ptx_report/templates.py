@@ -11,6 +11,7 @@ from typing import NamedTuple
 # Brackets and what separates names; an operator's name and -> are neither.
 _TOKEN = re.compile(r"operator ?(?:\(\)|[<>=!+*/%&|^~-]+)|->|[<>(){}\[\],]| ")
 _CLOSING = {"<": ">", "(": ")", "{": "}", "[": "]"}
+_DEEPEST = 30  # templates within templates that are told apart
 _UNNAMED = "(anonymous namespace)"
 
 
@@ -76,7 +77,11 @@ def _columns(lists: list[list[str]], prefix: str) -> Iterator[tuple[str, list[st
         if len(set(values)) < 2:
             continue
         inner = [_inner(value) for value in values]
-        if inner[0] and all(i and i[0] == inner[0][0] for i in inner):
+        if (
+            prefix.count(".") < _DEEPEST
+            and inner[0]
+            and all(i and i[0] == inner[0][0] for i in inner)
+        ):
             yield from _columns([i[1] for i in inner if i], f"{prefix}{place + 1}.")
         else:
             yield f"{prefix}{place + 1}", values

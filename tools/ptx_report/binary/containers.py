@@ -57,10 +57,10 @@ def files(path: Path, work: Path) -> Iterator[File]:
         for file in sorted(path.rglob("*")):
             if _NAMES.fullmatch(file.name) and file.is_file() and not file.is_symlink():
                 yield from _of_file(file, file.relative_to(path).as_posix())
-    elif zipfile.is_zipfile(path):
-        yield from _of_wheel(path, work)
-    else:
-        yield from _of_file(path, path.name)
+        return
+    with path.open("rb") as stream:
+        is_wheel = stream.read(len(_ZIP)) == _ZIP
+    yield from _of_wheel(path, work) if is_wheel else _of_file(path, path.name)
 
 
 def _of_wheel(path: Path, work: Path) -> Iterator[File]:
@@ -75,7 +75,9 @@ def _of_wheel(path: Path, work: Path) -> Iterator[File]:
                 with wheel.open(member) as packed, file.open("wb") as out:
                     shutil.copyfileobj(packed, out, 1 << 20)
                 yield from _of_file(file, member.filename)
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+    except (BinaryError, OSError):
+        raise
+    except Exception as error:  # each way of compressing has its own
         raise BinaryError(f"not a whole wheel: {error}") from None
 
 

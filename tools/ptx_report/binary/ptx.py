@@ -10,6 +10,7 @@ from codegen.core.ptxas_rows import Row
 _FUNCTION = re.compile(rb"\.(?:entry\s+([\w$]+)|func\b)")
 _TARGET = re.compile(rb"^\s*\.target\s+sm_(\w+)", re.MULTILINE)
 _HEAD = 1 << 14  # bytes that hold the target
+_LINE = 200  # bytes that directives before a function take
 
 
 def kernels(text: bytes, arch: str | None, source: str) -> Iterator[Row]:
@@ -32,5 +33,6 @@ def kernels(text: bytes, arch: str | None, source: str) -> Iterator[Row]:
 
 def _is_directive(text: bytes, at: int) -> bool:
     """Returns whether nothing but directives, `.visible`, stand before a place in its line."""
-    before = text[text.rfind(b"\n", 0, at) + 1 : at].split()
-    return all(word.startswith(b".") for word in before)
+    begin = text.rfind(b"\n", max(at - _LINE, 0), at) + 1
+    is_near = begin > 0 or at < _LINE
+    return is_near and all(word.startswith(b".") for word in text[begin:at].split())
