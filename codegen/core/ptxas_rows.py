@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -70,8 +71,7 @@ class Row(NamedTuple):
         whose figures are not the configuration's."""
         if self.kind == "function":
             return None
-        named = key_of_symbol(self.symbol) or (self.symbol if KEY.fullmatch(self.symbol) else None)
-        return named or self.object_key
+        return _named_key(self.symbol) or self.object_key
 
     @property
     def kernel(self) -> str:
@@ -111,6 +111,12 @@ class Row(NamedTuple):
             *self.c75,
             *([f"incomplete: {self.incomplete}"] if self.incomplete else []),
         )
+
+
+@lru_cache(1 << 16)
+def _named_key(symbol: str) -> str | None:
+    """Returns the key that a symbol names, or is."""
+    return key_of_symbol(symbol) or (symbol if KEY.fullmatch(symbol) else None)
 
 
 # The first fourteen are a contract; the others may grow.

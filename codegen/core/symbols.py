@@ -17,8 +17,6 @@ from functools import lru_cache
 
 from codegen.core.architectures import of_target
 
-_MANY = 1 << 16  # symbols of a large library, which has each for several architectures
-
 KEY = re.compile(r"[a-z]\w*\.[a-z]\w*\.[a-z0-9]+(?:-[a-z0-9]+)*")
 _LENGTH = re.compile(r"[1-9][0-9]{0,8}")
 _NAMESPACE = re.compile(r"(?:10kernelmint|(S[0-9A-Z]{0,4}_))7configs|(S[0-9A-Z]{0,4}_)(?=[1-9])")
@@ -30,7 +28,6 @@ _BRACKETS = re.compile(r"\([^()<>]*\)|<(?:[^()<>]|(?<=-)>)*>")
 _TYPES = {"b": "bool", "d": "double", "f": "float", "i": "int"}
 
 
-@lru_cache(_MANY)
 def key_of_symbol(symbol: str) -> str | None:
     """Returns the key of the first configuration named in `symbol`; None without a
     configuration."""
@@ -57,7 +54,7 @@ def key_of_symbol(symbol: str) -> str | None:
     return None
 
 
-@lru_cache(_MANY)
+@lru_cache(1 << 16)  # a large library has each for several architectures
 def kernel_of_symbol(symbol: str) -> str:
     """Returns the function's own name, without namespaces, template arguments and parameters; for a
     symbol whose mangling is not plain, all of it."""

@@ -8,8 +8,10 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-# Brackets and what separates names; an operator's name and -> are neither.
-_TOKEN = re.compile(r"operator ?(?:\(\)|[<>=!+*/%&|^~-]+)|->|[<>(){}\[\],]| ")
+# Brackets, and what separates names; an operator's name and -> are neither.
+_OPERATOR = r"operator ?(?:\(\)|[<>=!+*/%&|^~,-]+)|->"
+_BRACKET = re.compile(_OPERATOR + r"|[<>(){}\[\]]")
+_SEPARATOR = re.compile(_OPERATOR + r"|[, ]")
 _CLOSING = {"<": ">", "(": ")", "{": "}", "[": "]"}
 _DEEPEST = 30  # templates within templates that are told apart
 _UNNAMED = "(anonymous namespace)"
@@ -101,20 +103,21 @@ def _inner(value: str) -> tuple[tuple[str, str], list[str]] | None:
 def _scanned(text: str) -> tuple[list[_Group], list[int], list[int]]:
     """Returns the groups, the commas and the spaces that are in no group of brackets."""
     groups: list[_Group] = []
-    commas: list[int] = []
-    spaces: list[int] = []
-    waiting: list[tuple[str, int]] = []
-    for match in _TOKEN.finditer(text):
+    closing: list[str] = []
+    begin = 0
+    for match in _BRACKET.finditer(text):
         token = match[0]
         if token in _CLOSING:
-            waiting.append((token, match.end()))
-        elif waiting and token == _CLOSING[waiting[-1][0]]:
-            bracket, begin = waiting.pop()
-            if not waiting:
-                groups.append(_Group(bracket, begin, match.start()))
-        elif not waiting:
-            if token == ",":
-                commas.append(match.start())
-            elif token == " ":
-                spaces.append(match.start())
-    return groups, commas, spaces
+            if not closing:
+                begin = match.end()
+            closing.append(_CLOSING[token])
+        elif closing and token == closing[-1]:
+            closing.pop()
+            if not closing:
+                groups.append(_Group(text[begin - 1], begin, match.start()))
+    outside = [0, *(place for group in groups for place in (group.begin, group.end)), len(text)]
+    found: dict[str, list[int]] = {",": [], " ": []}
+    for first, last in zip(outside[::2], outside[1::2], strict=True):
+        for match in _SEPARATOR.finditer(text, first, last):
+            found.setdefault(match[0], []).append(match.start())
+    return groups, found[","], found[" "]
