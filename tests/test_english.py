@@ -49,14 +49,14 @@ class Ceiling(NamedTuple):
 
 CEILINGS = {  # by folder; a file counts in the longest one that holds it
     "codegen": Ceiling(0, 0),
-    "codegen/ptxas": Ceiling(40, 16),
+    "codegen/ptxas": Ceiling(0, 0),
     "examples": Ceiling(0, 0),
     "kernel_specs": Ceiling(62, 10),
     "kernelmint": Ceiling(0, 0, 11),
     "runtime": Ceiling(245, 26),
     "tools": Ceiling(0, 0),
     "tools/bench": Ceiling(0, 0),
-    "tools/ptx_report": Ceiling(90, 27),
+    "tools/ptx_report": Ceiling(0, 0),
 }
 
 

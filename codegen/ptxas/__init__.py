@@ -1,1 +1,1 @@
-"""What ptxas says in a build's logs, to records and a CSV. The standard library alone."""
+"""Reads ptxas's lines in a build's logs into records and a CSV. The standard library alone."""

@@ -70,7 +70,7 @@ class NoKernelsError(ReportError):
 def collect(
     folder: Path, manifest: Manifest, toolchain: str | None, code: CodeFingerprint
 ) -> tuple[list[Row], list[str], Statistics]:
-    """Rows of every kernel in the logs of `folder`, and what a user should know.
+    """Returns the rows of every kernel in the logs of `folder`, and what a user should know.
 
     Sorted by key and architecture. Logs of sources that are no longer generated are left over from
     an earlier build and are skipped.
@@ -106,7 +106,7 @@ def collect(
 
 
 def _spill_counts(rows: Sequence[Row]) -> str:
-    """How many rows spill, and of how many it is not known."""
+    """Says how many rows spill, and how many do not say whether they do."""
     spilled = sum(bool(row.spilled) for row in rows)
     unknown = sum(row.lacks_spills for row in rows)
     parts = [f"with spills: {spilled}"] if spilled or not unknown else []
@@ -122,7 +122,7 @@ def _missing(manifest: Manifest, rows: list[Row]) -> list[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line; returns the exit status."""
+    """Runs the command; returns the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "folder", type=Path, metavar="LOGDIR", help="the build's folder of *.ptxas.log"

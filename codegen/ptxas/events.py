@@ -15,9 +15,9 @@ from typing import Literal, NamedTuple
 
 _GAP = 1 << 16  # bytes kept of the text before a message
 
-_WORD = re.compile(rb"ptxas|nvlink|(bytes stack frame)")  # of the lines that are looked at
+_WORD = re.compile(rb"ptxas|nvlink|(bytes stack frame)")  # in the lines that are looked at
 _TOOL = re.compile(rb"ptxas|nvlink")
-# Of a log that went through c++filt, a name is a declaration: 'void k<64>(float*)'.
+# A name in a log that went through c++filt is a declaration: 'void k<64>(float*)'.
 _NAME = rb"(?:[\w$%@.]|::)+|(?!_Z)(?=[^\n;]*[(<])[\w:~(][^\n;]*[)>\]}](?: const)?"
 _ENTRY = re.compile(rb"Compiling entry function '(%b)' for '(\w{1,32})'" % _NAME)
 _PROPERTIES = re.compile(rb"Function properties for (?:'(%b)':?|(%b))" % (_NAME, _NAME))
@@ -65,7 +65,7 @@ _DAMAGED = re.compile(
     rb"|Compile t|ompile time|= [\d.]+ ms\s*$",
     re.MULTILINE,
 )
-# What is left of a message through which a log was cut.
+# The rest of a message through which a log was cut.
 _DEBRIS = re.compile(
     rb"bytes|registers|barriers|spill|stack frame|cumulative|[cgsl]mem|\bmem\[|'sm_\d|\d ms[ \t]*$"
     rb"|Compiling entry|Function prop|info +:|^[ \t]*\d+ b\w*$|^[ \t]*\S+[ \t]*$"
@@ -89,7 +89,7 @@ _MARK = re.compile(
 
 @dataclass
 class Statistics:
-    """What was read, for messages and `--verbose`. Samples are (source, line, text)."""
+    """Counts of what was read, for messages and `--verbose`. Samples are (source, line, text)."""
 
     bytes: int = 0
     lines: int = 0
@@ -102,11 +102,11 @@ class Statistics:
 
 
 class Tail(NamedTuple):
-    """What follows the first field of a line."""
+    """The fields after the first one of a line."""
 
     figures: dict[str, int]  # sizes in bytes and counts, by the names of Row
     other: tuple[tuple[str, str], ...]
-    is_clear: bool  # whether all of it was understood
+    is_clear: bool  # True if all of it was understood
 
 
 class Named(NamedTuple):
@@ -116,7 +116,7 @@ class Named(NamedTuple):
     symbol: str
     arch: str | None
     kind: Literal["entry", "properties", "link"]
-    number: int  # of its line
+    number: int  # number of the line
 
 
 class Frame(NamedTuple):
@@ -204,7 +204,7 @@ class Scanner:
         """Takes whole lines, and the number of each in its log."""
         after = at = 0  # ends of the last message, and of what was looked at
         counted = number = 0
-        start = line_end = 0  # of the line that was looked at last
+        start = line_end = 0  # the line that was looked at last
         while match := _WORD.search(data, at):
             at = match.start()
             if at >= line_end:
@@ -255,7 +255,7 @@ class Scanner:
         return line_end
 
     def _message(self, text: bytes, number: int, fused: bool) -> None:
-        """One line from the tool's name on."""
+        """Reads one line from the tool's name on."""
         match = _MESSAGE.match(text)
         if match is None:
             self._take(Unreadable(text, number))
@@ -336,7 +336,7 @@ def _tail(text: bytes) -> Tail:
 
 
 def _object_of(edge: bytes) -> str | None:
-    """The object that a step of ninja makes: behind -o, else a description's last word."""
+    """Returns the object that a step of ninja makes: after -o, else a description's last word."""
     option = edge.rfind(b" -o ")
     if option >= 0:
         last = edge[option + 4 :].split(None, 1)[:1]

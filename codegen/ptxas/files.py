@@ -63,7 +63,8 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _standard_stream(status: os.stat_result) -> int | None:
-    """The descriptor of standard output or error, if that file is behind it."""
+    """Returns the descriptor of standard output or error that writes to that file; None without
+    one."""
     for descriptor in (1, 2):
         try:
             if os.path.samestat(status, os.fstat(descriptor)):
@@ -101,7 +102,7 @@ def check_outputs(outputs: Sequence[Path], inputs: Iterable[Path | int]) -> None
 
 
 def _identity(file: Path | int) -> _Identity | None:
-    """Equal for two names of one file; None if writing does not overwrite."""
+    """Returns a value that two names of one file share; None if writing does not overwrite."""
     status = _status(file)
     if status is None:
         return None if isinstance(file, int) else os.path.realpath(file)
@@ -109,7 +110,7 @@ def _identity(file: Path | int) -> _Identity | None:
 
 
 def _status(file: Path | int) -> os.stat_result | None:
-    """None if there is no such file, or no way to it."""
+    """Returns the file's status; None if there is no such file, or no way to it."""
     try:
         return os.stat(file)
     except OSError:

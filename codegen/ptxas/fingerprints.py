@@ -1,4 +1,4 @@
-"""What a row's figures depend on: the toolchain, and the code with its flags.
+"""Fingerprints of all that a row's figures depend on: the toolchain, and the code with its flags.
 
 A change of registers under one code fingerprint and two toolchains is the compiler's doing; under
 one toolchain and two code fingerprints it is the author's.
@@ -41,7 +41,7 @@ class Manifest:
         self.targets: dict[tuple[str, str], manifest.Target] = {}
         self.spec_dirs: list[Path] = []
         self._shards: dict[str, list[str]] = {}  # keys by file
-        self._units: dict[str, str] = {}  # what is compiled in place of a file
+        self._units: dict[str, str] = {}  # the unit compiled in place of a file
         self._sources: dict[str, list[tuple[str, str]]] = {}  # targets by a source of their own
         for path in paths:
             try:
@@ -65,8 +65,8 @@ class Manifest:
         self.spec_dirs += [(path.parent / folder).resolve() for folder in found.spec_dirs]
 
     def compiled_together(self, folder: Path) -> None:
-        """The generated files that files in `folder` include are compiled as those, named relative
-        to it: codegen/build/units.py."""
+        """Notes that files in `folder`, written by codegen/build/units.py, are compiled in place of
+        the generated files that they include. Their names are relative to the folder."""
         for path in sorted(folder.rglob("*.cu")):
             unit = path.relative_to(folder).as_posix()
             for include in _INCLUDE.findall(path.read_bytes()):
@@ -75,8 +75,8 @@ class Manifest:
                 self._units[shard] = unit
 
     def attributed(self, rows: Iterable[Row]) -> list[Row]:
-        """The rows; a kernel whose symbol names no configuration has the key of its object, if
-        that holds one."""
+        """Returns the rows; a kernel whose symbol names no configuration has the key of its object,
+        if that holds one."""
         return [
             row._replace(object_key=keys[0])
             if row.key is None and row.kind == "kernel" and len(keys := self._keys(row)) == 1
@@ -85,11 +85,12 @@ class Manifest:
         ]
 
     def _keys(self, row: Row) -> list[str]:
-        """The configurations that the object of a row holds."""
+        """Returns the configurations that the object of a row holds."""
         return self._shards.get(row.source or "", [])
 
     def owners(self, row: Row) -> list[tuple[str, str]]:
-        """Family and target that a row was compiled for: several, if they share its source."""
+        """Returns the family and target that a row was compiled for: several, if they share its
+        source."""
         key = row.key or key_of_symbol(row.symbol) or next(iter(self._keys(row)), None)
         if key is not None:
             family, target, _ = key.split(".", 2)
@@ -99,11 +100,11 @@ class Manifest:
     def absent(
         self, rows: Iterable[Row], architectures: Iterable[str] = ()
     ) -> list[tuple[str, str]]:
-        """(key, architecture) of every kernel that the rows' build must have, and that has no row.
+        """Returns (key, architecture) of every kernel of the rows' build that has no row.
 
         The build's architectures are those of the rows and the given ones (`90a`): `sm80` is
         compiled for each of them from 8.0 up, `sm90a` for 9.0a if they hold 9.0. A kernel has a
-        row, too, if one without a key is of its shard, or if its shard has none at all and a
+        row also if one without a key is of its shard, or if its shard has none at all and a
         source of its target has.
         """
         present = {(row.key, row.arch) for row in rows if row.key}
@@ -132,8 +133,8 @@ class Manifest:
 
     @cached_property
     def files(self) -> frozenset[str]:
-        """The generated sources, relative to the manifest's folder, and those that specs name,
-        relative to the specs'."""
+        """Returns the generated sources, relative to the manifest's folder, and the sources that
+        specs name, relative to the specs' folder."""
         return frozenset((*self._shards, *self._sources))
 
 
@@ -155,7 +156,7 @@ class CodeFingerprint:
         self._shards: dict[str, str] = {}
 
     def of(self, key: str) -> str | None:
-        """12 hex digits, None for a key that the manifest does not hold."""
+        """Returns 12 hex digits; None for a key that the manifest does not hold."""
         kernel = self._manifest.kernels.get(key)
         if kernel is None:
             return None
@@ -175,7 +176,7 @@ class CodeFingerprint:
         return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:12]
 
     def _headers(self, shard: Path) -> str:
-        """A digest of all headers that a shard includes, at any depth, without the shard."""
+        """Returns a digest of all headers that a shard includes, at any depth, not of the shard."""
         if not shard.is_file():
             return ""
         seen: set[Path] = set()

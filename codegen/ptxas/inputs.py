@@ -15,7 +15,7 @@ from codegen.core.ptxas_rows import ReportError, Row
 from codegen.ptxas.events import Statistics
 from codegen.ptxas.parser import CHUNK, parse
 
-OBJECT_LOG = ".ptxas.log"  # what the build calls the log that it keeps beside each object
+OBJECT_LOG = ".ptxas.log"  # ends the name of the log that the build keeps beside each object
 _LOGS = (".log", ".txt", ".log.gz", ".txt.gz")
 _OBJECT_SOURCE = re.compile(r"(.+\.\w+)\.\w+\.ptxas\.log")  # <source>.<target>.ptxas.log
 
@@ -29,7 +29,7 @@ def log_files(folder: Path) -> list[Path]:
 
 
 def source_name(path: Path, folder: Path | None) -> str:
-    """What to call a log: for the build's per-object log its source file, else its own path."""
+    """Returns a log's name: for the build's per-object log its source file, else its own path."""
     name = path.relative_to(folder).as_posix() if folder else path.name
     match = _OBJECT_SOURCE.fullmatch(name.removesuffix(".gz"))
     return match[1] if match else name
@@ -60,8 +60,8 @@ def read_standard_input(statistics: Statistics) -> Iterator[Row]:
 
 
 def _chunks(stream: BinaryIO | gzip.GzipFile, path: Path) -> Iterator[bytes]:
-    """The bytes of a stream, which must begin with text; of UTF-16, which PowerShell writes, its
-    text as UTF-8."""
+    """Yields the bytes of a stream, which must begin with text; UTF-16, which PowerShell writes, as
+    UTF-8."""
     chunk = stream.read(CHUNK).removeprefix(codecs.BOM_UTF8)
     encoding = _utf_16(chunk[:4096])
     if encoding is None and b"\0" in chunk[:4096]:
@@ -75,7 +75,7 @@ def _chunks(stream: BinaryIO | gzip.GzipFile, path: Path) -> Iterator[bytes]:
 
 
 def _utf_16(head: bytes) -> str | None:
-    """The encoding of a text in UTF-16: by its mark, else as most of its letters are ASCII."""
+    """Returns the encoding of a text in UTF-16: by its mark, else by its letters, mostly ASCII."""
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     most = 3 * len(head) // 8

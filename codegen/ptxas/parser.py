@@ -52,7 +52,7 @@ class Parser:
     def __init__(self, source: str | None, statistics: Statistics) -> None:
         self._source = source
         self._statistics = statistics
-        self._rest = bytearray()  # what is not read yet
+        self._rest = bytearray()  # bytes that are not read yet
         self._line = 1  # number of its first line
         self._tags = Tags()
         self._writers: dict[bytes, _Writer] = {}  # by tag
@@ -119,7 +119,7 @@ class _Writer:
         self._times = Queue(lambda record: record.withdraw("compile_time_ms"), TIMED, optional=True)
         self._links = Queue(Open.withdraw, USED_UP)
         self._unit: dict[str, Open] = {}  # the records of the current run of ptxas
-        self._unit_is_whole = True  # as far as is known
+        self._unit_is_whole = True  # if it is known
         self._unit_notes: list[tuple[int, str]] = []  # notes of the run that name no function
         # Notes whose function has not come yet, by its symbol.
         self._pending: dict[str, list[tuple[int, str]]] = {}
@@ -140,7 +140,7 @@ class _Writer:
         self._scanner.scan(lines, numbers)
 
     def finished(self) -> list[Row]:
-        """The further records that can no longer change."""
+        """Returns the further records that can no longer change."""
         finished, self._finished = self._finished, []
         return finished
 
@@ -187,7 +187,7 @@ class _Writer:
         taker = queue.line(self._last)
         if not queue.waiting:
             del self._entered[symbol]
-        if taker is None:  # its lines will come all the same, and belong to no row
+        if taker is None:  # lines of it will come all the same, and belong to no row
             taker = Open(symbol, None, number)
             taker.barred = True
         taker.stage = NAMED
@@ -201,7 +201,7 @@ class _Writer:
             self._last = None
             self._belongs_to_none(event.line, event.number, is_awaited=False)
             return
-        if record.barred:  # of one of two records of a name, and not known of which
+        if record.barred:  # one of two records of a name has it, and which is unknown
             self._last = None
             self._unknown(event.line, event.number)
             return
@@ -227,7 +227,7 @@ class _Writer:
             self._unknown(event.line, event.number)
 
     def _takes_unawaited(self, last: Open) -> bool:
-        """Whether `last` takes a `Used` line right behind it, while no record waits for one."""
+        """Returns whether `last` takes the `Used` line after it, while no record waits for one."""
         if last.barred:
             return False
         if last.kind == "kernel" and last.stage == ENTERED:
@@ -281,7 +281,7 @@ class _Writer:
                 queue.settle()
 
     def _bar(self) -> None:
-        """No record from before takes a line from behind."""
+        """Ends the records before a gap: none of them takes a line after it."""
         self._last = None
         if self._times.waiting or self._has_open_record():
             for queue in self._queues():
@@ -297,7 +297,7 @@ class _Writer:
             self._gap(Gap(is_certain=True))
 
     def _open(self, symbol: str, kind: str, number: int) -> Open:
-        """A new record."""
+        """Begins a record."""
         if self._notes:
             self._settle_notes()
         record = Open(symbol, self.source, number, kind)
@@ -314,7 +314,7 @@ class _Writer:
         return record
 
     def _trim(self) -> None:
-        """The oldest records can no longer change."""
+        """Ends the oldest records: they can no longer change."""
         while len(self._window) > _REACH:
             record = self._window.popleft()
             if self._unit.get(record.symbol) is record:
@@ -342,7 +342,7 @@ class _Writer:
         del self._unit_notes[_REACH:]
 
     def _end_unit(self) -> None:
-        """A run of ptxas ends. The notes right before the next run's first line are that run's."""
+        """Ends a run of ptxas. The notes right before the next run's first line are that run's."""
         kernels: list[Open] = []
         if self._unit_notes:
             kernels = [record for record in self._unit.values() if record.kind == "kernel"]
@@ -366,7 +366,7 @@ class _Writer:
 
 
 def parse(chunks: Iterable[bytes], source: str | None, statistics: Statistics) -> Iterator[Row]:
-    """The records of one log, in its order.
+    """Yields the records of one log, in its order.
 
     Args:
         chunks: its bytes, in pieces.

@@ -29,7 +29,7 @@ _TIME = rb"""(?x: (?<![^\s\[(|]) (?:
 _NODE = re.compile(rb"^[ \t]*(?:%b[ \t]+)?(\d+(?::\d+)?>)" % _TIME, re.MULTILINE)  # MSBuild's
 _TARGET = re.compile(rb"\w+:\s*")  # the rest of a line in which MSBuild says what is next
 _CONTINUED = re.compile(rb"(?:ptxas|nvlink) +\.\s*$")  # NVRTC's, before the spills
-# What stands in lines that show their writer.
+# Words of lines that show their writer.
 _FRAME = b" bytes stack frame"
 _USED = b"info    : used "  # nvlink's
 _OTHERS = (b"info    : Used ", b"info    : Compile time")
@@ -44,7 +44,7 @@ class _Line(NamedTuple):
 
     at: int
     prefix: bytes
-    symbol: bytes  # of what the line names
+    symbol: bytes  # the function that the line names
     is_entry: bool
 
 
@@ -56,7 +56,7 @@ class _Spelling(NamedTuple):
     is_raw: bool  # a time may be a tag
 
     def tag(self, prefix: bytes) -> bytes:
-        """The tag in the text before a line."""
+        """Returns the tag in the text before a line."""
         return b" ".join(self.time.sub(b" ", prefix).split())
 
     def pattern(self, tags: Iterable[bytes]) -> re.Pattern[bytes]:
@@ -83,8 +83,8 @@ class Tags:
         self._last = b""
 
     def split(self, data: bytes, first: int) -> list[tuple[bytes, bytes, Sequence[int]]]:
-        """Tag, lines and their numbers of each writer in `data`, whole lines from number `first`
-        on."""
+        """Returns the tag, the lines and their numbers of each writer in `data`, whole lines from
+        number `first` on."""
         self._learn(data)
         if self._pattern is None:
             return [(b"", data, range(first, sys.maxsize))]
@@ -136,7 +136,7 @@ class Tags:
 
 
 def _lines(data: bytes, words: bytes) -> list[_Line]:
-    """The lines that hold these words."""
+    """Returns the lines that hold these words."""
     found = []
     at = data.find(words)
     while at >= 0:

@@ -22,7 +22,14 @@ _MISSING = {
     FRAMED: "its 'Used ... registers' line is missing",
 }
 _INTERLEAVED = "interleaved with another process's lines"
-USED = ("used_registers", "barriers", "smem", "cmem0", "cumulative_stack", "other")  # of its line
+USED = (
+    "used_registers",
+    "barriers",
+    "smem",
+    "cmem0",
+    "cumulative_stack",
+    "other",
+)  # number of its line
 
 
 class Open:
@@ -30,7 +37,7 @@ class Open:
 
     Attributes:
         figures: what its lines gave so far, by the names of Row.
-        barred: it takes no further line: the log was cut behind it, or its lines are unknown.
+        barred: it takes no further line: the log was cut after it, or its lines are unknown.
     """
 
     def __init__(self, symbol: str, source: str | None, line: int, kind: str = "kernel") -> None:
@@ -71,7 +78,7 @@ class Open:
         self.barred = True
 
     def freeze(self) -> Row:
-        """The record, as far as its lines were there."""
+        """Returns the record, as far as its lines were there."""
         return Row(
             symbol=self.symbol,
             kind=self.kind,
@@ -85,7 +92,7 @@ class Open:
         )
 
     def warnings(self) -> tuple[str, ...]:
-        """The notes in their order, with how often each came."""
+        """Returns the notes in their order, with how often each came."""
         return tuple(t if n == 1 else f"{t} (x{n})" for t, n in self.notes.items())
 
     def _what_is_missing(self) -> str | None:
@@ -99,10 +106,10 @@ class Open:
 class Queue:
     """Records that each wait for one unnamed line of a kind.
 
-    Alone in the queue, a record takes the line. With several, the line right behind a record is
-    lent to it: either some other record's line is missing, and what stood right behind a record is
+    Alone in the queue, a record takes the line. With several, the line right after a record is
+    lent to it: either some other record's line is missing, and the line right after a record is
     its own; or the log was interleaved, and it is not known whose line is whose. The latter is
-    proved by a stray line, one that is behind no record: since every record has one line, it comes
+    proved by a stray line, which comes after no record: since every record has one line, it comes
     after each line that was lent to the wrong record. Then `withdraw` takes back what was lent.
 
     A device function may have no such line (`optional`): it takes none but the next one, and that
@@ -114,25 +121,25 @@ class Queue:
     ) -> None:
         self.waiting: list[Open] = []
         self.lent: set[int] = set()
-        self.lost: set[int] = set()  # those who get no line any more
+        self.lost: set[int] = set()  # records that get no line any more
         self.owed = 0  # lines that must still come
         self.withdraw = withdraw
         self.before = before  # a record takes no line that should stand before those it has
         self.optional = optional
 
     def join(self, record: Open) -> None:
-        """The record waits from here on."""
+        """Adds a record, which waits from here on."""
         if len(self.waiting) >= _MAX_WAITING:
             self._close()
         self.waiting.append(record)
         self.owed += not self._is_optional(record)
 
     def promote(self, record: Open) -> None:
-        """What was taken for a function is a kernel."""
+        """Notes that a record, which was taken for a function's, is a kernel's."""
         self.owed += any(other is record for other in self.waiting)
 
     def line(self, previous: Open | None) -> Open | None:
-        """The record that takes a line right behind `previous`; None if none may."""
+        """Returns the record that takes a line right after `previous`; None if none may."""
         waiting = self.waiting
         if not waiting:
             return None
@@ -153,7 +160,7 @@ class Queue:
         return None
 
     def settle(self) -> None:
-        """Lines are missing here: one from behind proves nothing of those who have theirs."""
+        """Notes a gap: later lines prove nothing of records that have theirs."""
         self.waiting = [record for record in self.waiting if id(record) not in self.lent]
         self.lent.clear()
 
@@ -179,7 +186,7 @@ class Queue:
         return self.optional and record.kind == "function"
 
     def _may_be_served(self, record: Open) -> bool:
-        """Whether it is a function whose line, if it has one, is still to come."""
+        """Returns whether it is a function whose line, if it has one, is still to come."""
         return self._is_optional(record) and id(record) not in self.lent
 
     def _pay(self, lines: int) -> None:

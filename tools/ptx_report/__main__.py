@@ -62,7 +62,7 @@ class _Command(click.Command):
 @click.option("--installed", is_flag=True, help="The report of all installed packs.")
 @click.option(
     "--sass", "machine_code", is_flag=True,
-    help="Read the machine code of objects and packs too: registers that no instruction writes.",
+    help="Read the machine code of objects and packs: registers that no instruction writes.",
 )  # fmt: skip
 @_file_option("--csv", "csv_file", help="Write the rows as CSV (- is standard output).")
 @_file_option("--json", "json_file", help="Write the rows as JSON.")
@@ -118,7 +118,7 @@ def main(
     update_baseline: bool,
     verbose: bool,
 ) -> None:
-    """Show registers, spills and warnings of every kernel in LOG...: build logs, folders of
+    """Shows registers, spills and warnings of every kernel in LOG...: build logs, folders of
     per-object logs, gzip, `-` for standard input, compiled files (.so, .o, .a, .cubin, .fatbin,
     .ptx, .whl, folders of them), or an earlier CSV.
 
@@ -197,7 +197,7 @@ def _read(
 
 
 def _inputs(report: Report) -> list[Path | int]:
-    """The files that were read; standard input as its descriptor."""
+    """Returns the files that were read; standard input as its descriptor."""
     manifests = [] if report.manifest is None else report.manifest.paths
     read = (0 if name == STANDARD_INPUT else Path(name) for name in report.files)
     return [*read, *manifests]
@@ -260,7 +260,7 @@ class _Baselines:
 
     @property
     def paths(self) -> list[Path]:
-        """The files, those that may be written too."""
+        """Returns the files, also those that an update would write."""
         return [*self.files, *gate.baseline_paths(self._report.rows, self.folders)]
 
     def check(self, verdict: gate.Verdict) -> gate.Accepted:

@@ -1,4 +1,4 @@
-"""What got worse, where reviewers see it: SARIF, GitHub's annotations; at the line of the spec."""
+"""Changes for the worse where reviewers see them: SARIF, GitHub's annotations; at a spec's line."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Finding:
 
     @property
     def level(self) -> str:
-        """As SARIF and GitHub call it."""
+        """Returns the name that SARIF and GitHub have for it."""
         return "error" if self.is_error else "warning"
 
 
 def findings(changes: Iterable[Change], failures: Sequence[Failure]) -> list[Finding]:
-    """The failures, then what else got worse."""
+    """Returns the failures, then the other kernels that got worse."""
     failed = {id(failure.change) for failure in failures}
     found = [
         Finding(f.condition.name, f.change.row if f.change else None, str(f), is_error=True)
@@ -67,7 +67,7 @@ class Places:
         self._found: dict[str, tuple[str, int]] = {}
 
     def of(self, row: Row | None) -> tuple[str, int] | None:
-        """A path relative to the repository, and a line; None for a kernel without a spec."""
+        """Returns a path within the repository, and a line; None for a kernel without a spec."""
         if self._manifest is None or row is None:
             return None
         for owner in self._manifest.owners(row):
@@ -92,7 +92,7 @@ class Places:
 
 
 def sarif_text(found: Sequence[Finding], places: Places) -> str:
-    """A log of SARIF 2.1.0, one run: a result for each finding."""
+    """Returns a log of SARIF 2.1.0 with one run: a result for each finding."""
     rules = list(dict.fromkeys(finding.rule for finding in found))
     run: dict[str, Any] = {
         "tool": {
@@ -139,8 +139,8 @@ def _result(finding: Finding, rules: Sequence[str], places: Places) -> dict[str,
 
 
 def github_lines(found: Sequence[Finding], places: Places) -> list[str]:
-    """GitHub's commands of a workflow: as many annotations of each kind as it shows, and a notice
-    of how many more there are."""
+    """Returns GitHub's commands of a workflow: as many annotations of each kind as it shows, and a
+    notice of how many more there are."""
     lines = []
     for level in ("error", "warning"):
         own = [finding for finding in found if finding.level == level]

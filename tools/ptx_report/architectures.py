@@ -19,7 +19,7 @@ _REGISTERS, _BYTES = 1.5, 2.0
 class OutOfLine(NamedTuple):
     """A figure of architectures that is unlike most others'."""
 
-    weight: tuple[float, float, float]  # of memory, registers, bytes; the greater, the graver
+    weight: tuple[float, float, float]  # memory's, registers', bytes'; the greater, the graver
     archs: tuple[str, ...]
     text: str
 

@@ -31,8 +31,8 @@ class Budget:
 
     place: str  # the file, and the number of the entry
     where: str | None
-    limits: dict[str, int]  # of each row
-    total_bytes: int | None  # of the machine code of all of them
+    limits: dict[str, int]  # each row's
+    total_bytes: int | None  # machine code of all rows together
 
 
 def read(path: Path) -> list[Budget]:

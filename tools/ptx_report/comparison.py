@@ -41,7 +41,7 @@ _STANDARD_OUTPUT = Path("-")
 )  # fmt: skip
 @options.where("rows")
 @_file_option("--manifest", help="The manifest of the kernels (default: that of the project here).")
-@click.option("--all", "everything", is_flag=True, help="All rows, on a terminal too.")
+@click.option("--all", "everything", is_flag=True, help="All rows, also on a terminal.")
 def diff(
     base: str,
     head: str,
@@ -54,7 +54,7 @@ def diff(
     manifest: Path | None,
     everything: bool,
 ) -> None:
-    """Show what got worse or better from BASE to HEAD, worst first, and why.
+    """Shows what got worse or better from BASE to HEAD, worst first, and why.
 
     Each is a log, a build's folder, an object or library, a CSV or JSON of ptx-report, `installed`
     (the packs, also if HEAD is left out), or a revision of git, whose committed baselines count:

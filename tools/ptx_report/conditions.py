@@ -1,4 +1,4 @@
-"""What makes `ptx-report diff` fail: `--fail-on spills,registers+8,size+5%,C75`."""
+"""Conditions on which `ptx-report diff` fails: `--fail-on spills,registers+8,size+5%,C75`."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Condition:
     is_percent: bool = False
 
     def exceeded(self, before: float, after: float) -> bool:
-        """Whether the growth is too much; of occupancy, the loss."""
+        """Returns whether the growth, or the loss of occupancy, is too much."""
         growth = before - after if self.name == "occupancy" else after - before
         return growth > (before * self.most / 100 if self.is_percent else self.most)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What exceeds a condition: a kernel, or all of an architecture."""
+    """A kernel, or all kernels of an architecture, that exceed a condition."""
 
     condition: Condition
     change: Change | None
@@ -60,7 +60,7 @@ def _named(change: Change | None) -> str:
 
 
 def parse(text: str) -> list[Condition]:
-    """The conditions of `--fail-on`. Raises ReportError."""
+    """Returns the conditions of `--fail-on`. Raises ReportError."""
     found = []
     for word in filter(None, (part.strip() for part in text.split(","))):
         match = _CONDITION.fullmatch(word)
@@ -81,7 +81,7 @@ def parse(text: str) -> list[Condition]:
 
 
 def failures(changes: Sequence[Change], conditions: Sequence[Condition]) -> list[Failure]:
-    """What exceeds the conditions, in their order, the worst kernel first."""
+    """Returns what exceeds the conditions, in their order, the worst kernel first."""
     found: list[Failure] = []
     for condition in conditions:
         if condition.name in _TOTALS:
@@ -94,7 +94,7 @@ def failures(changes: Sequence[Change], conditions: Sequence[Condition]) -> list
 
 
 def unknown(changes: Sequence[Change], conditions: Sequence[Condition]) -> Iterator[str]:
-    """What is not known of how many kernels, so that conditions do not hold them to it.
+    """Says which figures are unknown for how many kernels, which so pass a condition.
 
     Raises ReportError for a condition that no kernel can be held to.
     """
@@ -148,6 +148,6 @@ def _of_totals(changes: Sequence[Change], condition: Condition) -> Iterator[Fail
 
 
 def _total(rows: Sequence[Row | None], name: str) -> float | None:
-    """A figure of all kernels; None if it is unknown of one."""
+    """Returns the sum of a figure over all kernels; None if one kernel lacks it."""
     values = [getattr(row, name) for row in rows if row and row.kind in ("kernel", "object")]
     return None if None in values else sum(values)

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 _LONGEST = 1 << 15  # characters, and so the depth, of a symbol; of a name; CUTLASS's have 20,000
-_SECONDS = 0.2  # of a processor, for one name; CUTLASS's take a thousandth
+_SECONDS = 0.2  # processor time for one name; CUTLASS's take a thousandth
 _FAILURES = 10  # names that may take too much; what comes after so many stays mangled
 
 # nvcc names an anonymous namespace after a hash of the file, which changes from build to build:
@@ -28,7 +28,7 @@ _STANDARD = "12_GLOBAL__N_1"
 
 
 def without_hash(symbol: str) -> str:
-    """The symbol with nvcc's anonymous namespaces, spelt as the ABI does."""
+    """Returns the symbol with nvcc's anonymous namespaces, spelt as the ABI does."""
     parts: list[str] = []
     at = 0
     while match := _ANONYMOUS.search(symbol, at):
@@ -61,8 +61,8 @@ def _demangler() -> Callable[[str], str] | None:
 
 
 def demangle(symbols: Iterable[str]) -> dict[str, str]:
-    """Demangled names by symbol; one that is not mangled, that no library reads, or that takes more
-    than the limits above, stays."""
+    """Returns demangled names by symbol. A name stays if it is not mangled, if no library reads it,
+    or if it takes more than the limits above."""
     names = {symbol: without_hash(symbol) for symbol in dict.fromkeys(symbols)}
     mangled = {name for name in names.values() if name.startswith("_Z") and len(name) <= _LONGEST}
     readable = _demangled(sorted(mangled))
@@ -70,7 +70,7 @@ def demangle(symbols: Iterable[str]) -> dict[str, str]:
 
 
 def _demangled(symbols: list[str]) -> dict[str, str | None]:
-    """What the libraries make of mangled names, in a process that a hostile one ends."""
+    """Returns the libraries' names, made in a process that a hostile symbol ends."""
     found: dict[str, str | None] = {}
     for _ in range(_FAILURES):
         if not symbols:
@@ -92,7 +92,7 @@ def main() -> None:
     for symbol in json.load(sys.stdin):
         name = None
         if function is not None:
-            signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)  # its signal ends the process
+            signal.setitimer(signal.ITIMER_VIRTUAL, _SECONDS)  # the timer's signal ends the process
             with contextlib.suppress(Exception):  # each library has its own for what is not a name
                 name = function(symbol)
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)

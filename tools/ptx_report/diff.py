@@ -1,4 +1,4 @@
-"""What got better or worse between two reports, and whose doing it is."""
+"""Changes between two reports: better or worse, and whose doing they are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from codegen.core.words import counted
 from .joining import group, pairs
 from .occupancy import Occupancy
 
-# What is compared, the gravest first: the first that differs says whether a kernel got worse.
+# Figures that are compared, the gravest first: the first that differs decides the verdict.
 LABELS = {
     "unwritten": "reads of unwritten registers",
     "c75": "C75xx notes",
@@ -22,14 +22,14 @@ LABELS = {
     "smem": "shared memory bytes",
 }
 FIGURES = tuple(LABELS)
-# What is shown besides: it follows from the others, or is no harm by itself.
+# Figures that are shown besides: they follow from the others, or do no harm by themselves.
 DETAILS = {"barriers": "barriers", "occupancy": "occupancy %", "code_bytes": "code bytes"}
 UNKNOWN = "unknown: a row lacks its fingerprints"  # whose doing a change is
 ALL_LABELS = {**LABELS, **DETAILS}
 
 
 def figure(row: Row, name: str) -> int | None:
-    """One of a row's figures; None if the row does not hold it."""
+    """Returns one of a row's figures; None if the row does not hold it."""
     value: int | None = len(row.c75) if name == "c75" else getattr(row, name)
     return value
 
@@ -52,18 +52,18 @@ class Change:
 
     @property
     def row(self) -> Row:
-        """The new row, the old one of a kernel that is gone."""
+        """Returns the new row; the old one of a kernel that is gone."""
         row = self.new or self.old
         assert row is not None
         return row
 
     @property
     def name(self) -> str:
-        """The kernel, and its function if the configuration has several."""
+        """Returns the kernel's name, with its function if the configuration has several."""
         return " ".join(filter(None, (self.row.kernel_config, self.function)))
 
     def values(self, name: str) -> tuple[int | None, int | None]:
-        """A figure of both rows; None where it is unknown, or there is no row."""
+        """Returns a figure of both rows; None where it is unknown, or there is no row."""
         if name == "occupancy":
             return self.occupancy
         old, new = (row and figure(row, name) for row in (self.old, self.new))
@@ -81,17 +81,17 @@ class Change:
 
     @property
     def deltas(self) -> dict[str, tuple[int, int]]:
-        """(old, new) of every figure that both rows hold and that differs, the gravest first."""
+        """Returns (old, new) of each figure that differs and that both rows hold, gravest first."""
         return self._differing(FIGURES)
 
     @property
     def details(self) -> dict[str, tuple[int, int]]:
-        """The same with barriers, occupancy and bytes of machine code."""
+        """Returns the same with barriers, occupancy and bytes of machine code."""
         return self._differing(ALL_LABELS)
 
     @property
     def verdict(self) -> str:
-        """worse, mixed, better, same, added or removed.
+        """Returns worse, mixed, better, same, added or removed.
 
         Mixed: spills are unknown, and of registers and stack one grew and the other shrank.
         """
@@ -108,7 +108,7 @@ class Change:
 
     @property
     def is_worse(self) -> bool:
-        """Whether it got worse, or may have."""
+        """Returns whether the kernel got worse, or may have."""
         return self.verdict in ("worse", "mixed")
 
     def _is_mixed(self, deltas: dict[str, tuple[int, int]]) -> bool:
@@ -121,20 +121,20 @@ class Change:
 
     @property
     def cause(self) -> str:
-        """Whose doing a difference is, as far as the two rows' fingerprints tell."""
+        """Says whose doing a difference is, as far as the two rows' fingerprints tell."""
         old, new = self.old, self.new
         if old is None or new is None or not self.deltas:
             return ""
         if None in (old.toolchain, new.toolchain, old.code, new.code):
             return UNKNOWN
         if old.toolchain != new.toolchain:
-            both = "" if old.code == new.code else ", and the code changed as well"
+            both = "" if old.code == new.code else ", and the code changed"
             return f"another compiler: {old.toolchain} -> {new.toolchain}{both}"
         return "the code changed" if old.code != new.code else "same code and compiler"
 
     @property
     def why(self) -> str:
-        """The cause, what speaks against the verdict, and the name that it had."""
+        """Says the cause, what speaks against the verdict, and the name that the kernel had."""
         cause = "" if self.cause == UNKNOWN else self.cause  # `notes` says so once
         return "; ".join(filter(None, (cause, self._against, self._renamed)))
 
@@ -167,7 +167,7 @@ def compare(
     new: Iterable[Row],
     occupancy: Callable[[Row], Occupancy | None] = lambda row: None,
 ) -> list[Change]:
-    """Every kernel of either report, worst first: `joining.pairs` says which is which.
+    """Returns every kernel of either report, worst first: `joining.pairs` says which is which.
 
     Args:
         old: the rows of the first report.
@@ -212,22 +212,22 @@ def _worst_first(change: Change) -> tuple[object, ...]:
 
 
 def describe(change: Change) -> str:
-    """What changed: `255 registers (was 240), 84 spill bytes (was 0)`."""
+    """Says what changed: `255 registers (was 240), 84 spill bytes (was 0)`."""
     return ", ".join(
         f"{after} {LABELS[name]} (was {before})" for name, (before, after) in change.deltas.items()
     )
 
 
 def counts(changes: Sequence[Change]) -> str:
-    """One line: how many got worse, better, and so on."""
+    """Says in one line how many kernels got worse, better, and so on."""
     number = Counter(change.verdict for change in changes)
     words = [f"{number[verdict]} {verdict}" for verdict in VERDICTS if number[verdict]]
     return ", ".join(words) or "no kernels"
 
 
 def notes(changes: Sequence[Change]) -> list[str]:
-    """What to say of all changes together: bytes of machine code and seconds of ptxas, before and
-    after, if they are known of each kernel, and how many causes are unknown."""
+    """Returns remarks on all changes together: bytes of machine code and seconds of ptxas, before
+    and after, if each kernel has them, and how many causes are unknown."""
     parts = []
     for name, unit, scale in (
         ("code_bytes", "bytes of code", 1.0),

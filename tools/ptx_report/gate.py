@@ -42,7 +42,7 @@ class Offence:
 
 @dataclass
 class Verdict:
-    """What a check found: offences fail it, remarks do not."""
+    """The result of a check: offences fail it, remarks do not."""
 
     checked: set[Row] = field(default_factory=set)
     offences: list[Offence] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Verdict:
 
 
 def check_machine_code(rows: Iterable[Row], verdict: Verdict) -> None:
-    """No instruction of a row whose machine code was read takes a register that none writes."""
+    """Reports the rows whose machine code reads a register that no instruction writes."""
     for row in rows:
         if row.unwritten is None:
             continue
@@ -76,7 +76,7 @@ class Accepted:
 
     def __init__(self, baselines: Iterable[Iterable[Row]]) -> None:
         self._rows = {_identity(row): row for rows in baselines for row in rows}
-        self.count = 0  # of figures that passed for that reason
+        self.count = 0  # figures that passed for that reason
 
     def passes(self, row: Row, name: str, value: int) -> bool:
         """Returns whether the baseline's row has as much."""
@@ -101,8 +101,8 @@ def _identity(row: Row) -> tuple[str | None, ...]:
 def check_budgets(
     rows: Iterable[Row], manifest: Manifest, accepted: Accepted, verdict: Verdict
 ) -> None:
-    """Each row, device functions included, against the `budget:` of its target's spec; against
-    those of all targets that share its source."""
+    """Holds each row, device functions included, to the `budget:` of its target's spec; to those of
+    all targets that share its source."""
     unknown: dict[tuple[str, str], list[Row]] = defaultdict(list)  # by target and budget
     for row in rows:
         owners = manifest.owners(row)
@@ -149,7 +149,7 @@ def not_checked(name: str, rows: Sequence[Row]) -> str:
 def over_budget(
     row: Row, budget: Mapping[str, int], owner: str, accepted: Accepted | None = None
 ) -> Iterator[str]:
-    """Why a row is over the budget of a target, and of a figure that no baseline accepts."""
+    """Yields why a row is over a budget, for the figures that no baseline accepts."""
     for name, most in budget.items():
         value = figure(row, _BUDGETS[name])
         if value is None or value <= most:
@@ -160,7 +160,7 @@ def over_budget(
 
 
 def check_presence(absent: Iterable[Row], verdict: Verdict) -> None:
-    """Every kernel of the manifest must have a row: `absent` have none."""
+    """Reports the kernels of the manifest that have no row, target by target."""
     lost: dict[tuple[str, str | None], list[Row]] = defaultdict(list)
     for row in absent:
         lost[_dotted(row), row.arch].append(row)
@@ -173,7 +173,7 @@ def check_presence(absent: Iterable[Row], verdict: Verdict) -> None:
 def check_baselines(
     rows: Sequence[Row], baselines: Mapping[Path, Sequence[Row]], verdict: Verdict
 ) -> None:
-    """Each row against the committed one of the same key, architecture and compiler.
+    """Holds each row against the committed one of the same key, architecture and compiler.
 
     If the baseline knows only other compilers, a difference is a remark: it is ptxas's doing,
     or cannot be told from it.
@@ -249,7 +249,7 @@ def _check_compilers(unknown: Sequence[Row], path: Path, verdict: Verdict) -> No
 
 
 def check_changes(changes: Iterable[Change], verdict: Verdict) -> None:
-    """What `--diff` found to be worse fails, unless only the compiler changed."""
+    """Reports the kernels that got worse in `--diff`, unless only the compiler changed."""
     for change in changes:
         if change.is_worse:
             offence = Offence(change.row, describe(change))
@@ -270,12 +270,12 @@ def _dotted(row: Row) -> str:
 
 
 def _family_folders(folder: Path, family: str) -> list[Path]:
-    """If a folder of families may have this one: in itself, or in the folder of a group."""
+    """Returns the family's folders within a folder of families, or within its groups."""
     return [path for path in (folder / family, *folder.glob(f"*/{family}")) if path.is_dir()]
 
 
 def baseline_paths(rows: Iterable[Row], folders: Sequence[Path]) -> dict[Path, list[Row]]:
-    """Where the baselines of the rows' targets are (or would be), with the rows of each."""
+    """Returns where the baselines of the rows' targets are, or would be, with the rows of each."""
     paths: dict[Path, list[Row]] = defaultdict(list)
     for row in rows:
         if row.key is None or row.kind not in ("kernel", "object"):
@@ -289,7 +289,8 @@ def baseline_paths(rows: Iterable[Row], folders: Sequence[Path]) -> dict[Path, l
 
 
 def read_baselines(rows: Iterable[Row], folders: Sequence[Path]) -> dict[Path, list[Row]]:
-    """The committed baselines of the rows' targets; raises ReportError for an unreadable one."""
+    """Returns the committed baselines of the rows' targets. Raises ReportError for an unreadable
+    one."""
     return {path: read_csv(path) for path in baseline_paths(rows, folders) if path.exists()}
 
 

@@ -1,4 +1,4 @@
-"""Which kernel of one report is which of another: by name, and under another name if it has one."""
+"""Pairs of the kernels of two reports: by name, and by another name if a kernel was renamed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from codegen.core.ptxas_rows import Row
 Pair = tuple[Row | None, Row | None]
 
 _TOKEN = re.compile(r"\w+|[^\s\w]")
-_TAG = re.compile(r"[a-z]*")  # of a key's token: d64 is of the parameter d
+_TAG = re.compile(r"[a-z]*")  # letters that begin a key's token: d64 is a value of the parameter d
 _MOST = 10_000  # pairs of one function's instantiations that are tried
 
-# What tells rows of one name apart, the most telling first.
+# Differences between rows of one name, the most telling first.
 _TELLING: tuple[Callable[[Row], Hashable], ...] = (
     lambda row: (row.symbol, row.toolchain, row.source),
     lambda row: (row.symbol, row.toolchain),
@@ -25,7 +25,7 @@ _TELLING: tuple[Callable[[Row], Hashable], ...] = (
 
 
 def pairs(old: Iterable[Row], new: Iterable[Row]) -> list[Pair]:
-    """Every row of either report, with its like in the other one.
+    """Returns every row of either report, with its like in the other one.
 
     Rows meet by key and function, or by their demangled name, and by architecture: a kernel of a
     log is that of an object. Of rows with one name, those with one symbol meet, then those with the
@@ -52,7 +52,7 @@ def pairs(old: Iterable[Row], new: Iterable[Row]) -> list[Pair]:
 
 
 def group(row: Row) -> tuple[str, str]:
-    """What rows have in common whatever their names: architecture, and kind."""
+    """Returns the architecture and the kind, which two rows that meet have in common."""
     return row.arch or "", "kernel" if row.kind == "object" else row.kind
 
 
@@ -69,7 +69,7 @@ def _grouped(rows: Iterable[Row]) -> dict[tuple[str, ...], list[Row]]:
 def _matched(
     olds: Sequence[Row], news: Sequence[Row], telling: Callable[[Row], Hashable]
 ) -> tuple[list[Pair], list[Row], list[Row]]:
-    """The pairs that have the same, in order, and what is left of both."""
+    """Returns the pairs that have the same, in order, and the rows left of both."""
     waiting: dict[Hashable, list[Row]] = defaultdict(list)
     for row in reversed(news):
         waiting[telling(row)].append(row)
@@ -87,7 +87,7 @@ def _matched(
 def _renamed(
     gone: Sequence[Row], added: Sequence[Row], stayed: Sequence[str]
 ) -> tuple[list[Pair], list[Row], list[Row]]:
-    """Pairs of kernels whose names changed, and what is left.
+    """Returns pairs of kernels whose names changed, and the rows left of both.
 
     Either types or namespaces have other names, which no other kernel has or had; or an argument
     was added to, or taken from, all instantiations of a function, or a parameter to all keys of a
@@ -99,7 +99,7 @@ def _renamed(
         {t for row in rows for t in tokens[row.kernel_config]} for rows in (gone, added)
     )
     changed = {token for token in (before ^ after) - kept if not token[0].isdigit()}
-    meaning: dict[str, str] = {}  # of tokens of the old names
+    meaning: dict[str, str] = {}  # tokens of the old names, to those of the new
 
     def shape(row: Row) -> Hashable:
         name = row.kernel_config
@@ -142,7 +142,7 @@ def _without(rows: Iterable[Row], found: Iterable[Pair]) -> list[Row]:
 def _unique(
     olds: Iterable[Row], news: Iterable[Row], telling: Callable[[Row], Hashable]
 ) -> Iterator[tuple[Row, Row]]:
-    """The pairs that have the same, if no others have it."""
+    """Yields the pairs that have the same, if no others have it."""
     before: dict[Hashable, list[Row]] = defaultdict(list)
     after: dict[Hashable, list[Row]] = defaultdict(list)
     for rows, groups in ((olds, before), (news, after)):
@@ -154,7 +154,7 @@ def _unique(
 
 
 def _function(name: str) -> str:
-    """A demangled name without its arguments; of a key, its family and target."""
+    """Returns a demangled name without its arguments; a key's family and target."""
     is_spelt = "(" in name or "<" in name
     return re.split(r"[<(]", name, maxsplit=1)[0] if is_spelt else name.rpartition(".")[0]
 
@@ -172,7 +172,7 @@ def _longer(
     tokens: Mapping[str, Sequence[str]],
     stayed: Sequence[str],
 ) -> list[Pair]:
-    """The pairs of which one's tokens are the other's and some more, if each has no other such."""
+    """Returns the pairs of which one has the other's tokens and more, if each has no other such."""
     candidates: list[tuple[Row, Row]] = []
     known = [_tags(stayed, rows, tokens) for rows in (olds, news)]
     for old in olds:

@@ -17,7 +17,7 @@ from . import sass
 
 
 def find_cuobjdump() -> str | None:
-    """cuobjdump on PATH, beside nvcc, under CUDA_HOME, PyPI's, Triton's; None if there is none."""
+    """Finds cuobjdump: on PATH, beside nvcc, under CUDA_HOME, PyPI's, Triton's; else None."""
     candidates = [shutil.which("cuobjdump")]
     if compiler := nvcc.of_machine():
         program = shutil.which(compiler.command[0]) or compiler.command[0]
@@ -32,8 +32,8 @@ def find_cuobjdump() -> str | None:
 
 
 def with_machine_code(rows: Iterable[Row], paths: Sequence[Path]) -> list[Row]:
-    """The rows, each with the registers that its machine code in one of the objects reads and never
-    writes.
+    """Returns the rows, each with the registers that its machine code in one of the objects reads
+    and never writes.
 
     Disassembling takes some 5 s for 10 MB of objects. Raises ReportError, also for a kernel that
     none of them holds, and if cuobjdump is missing.
@@ -41,7 +41,7 @@ def with_machine_code(rows: Iterable[Row], paths: Sequence[Path]) -> list[Row]:
     found: dict[tuple[str, str | None], tuple[int, str]] = {}
     for path in paths:
         for function in _functions(path):
-            for arch in (function.arch, None):  # of sm_100f it prints sm_100
+            for arch in (function.arch, None):  # it prints sm_100 for sm_100f
                 name = function.symbol, arch
                 found[name] = max(found.get(name, (0, "")), function.unwritten)
     result = []
@@ -58,7 +58,7 @@ def with_machine_code(rows: Iterable[Row], paths: Sequence[Path]) -> list[Row]:
 
 
 def _functions(path: Path) -> Iterator[sass.Function]:
-    """The functions in an object's machine code."""
+    """Yields the functions in an object's machine code."""
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         with subprocess.Popen(
             [_cuobjdump(path), "-sass", str(path)],
@@ -76,7 +76,7 @@ def _functions(path: Path) -> Iterator[sass.Function]:
 
 
 def _cuobjdump(path: Path) -> str:
-    """The tool that reads an object. Raises ReportError if there is none."""
+    """Returns the tool that reads an object. Raises ReportError if there is none."""
     tool = find_cuobjdump()
     if tool is None:
         raise ReportError(

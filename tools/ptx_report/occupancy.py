@@ -12,7 +12,7 @@ from codegen.core.architectures import of_code
 from codegen.core.hardware import LIMITS, REGISTERS, REGISTERS_THREAD, THREADS
 
 WARP = 32
-_PARTITIONS = 4  # of a multiprocessor's registers
+_PARTITIONS = 4  # parts of a multiprocessor's registers
 _REGISTER_UNIT = 256  # registers of a warp are rounded up to it
 _SHARED_UNIT = 128  # bytes
 _RESERVED = 1024  # bytes of shared memory that the driver takes for each block
@@ -25,20 +25,20 @@ class Occupancy:
 
     blocks: int
     warps: int
-    fraction: float  # of the warps that it can hold
-    limiters: tuple[str, ...]  # of: registers, warps, shared memory, barriers, blocks
+    fraction: float  # share of the warps that it can hold
+    limiters: tuple[str, ...]  # some of registers, warps, shared memory, barriers, blocks
 
     def __str__(self) -> str:
         return f"{self.fraction:.0%} ({' and '.join(self.limiters)})"
 
     @property
     def short(self) -> str:
-        """The same for a narrow column: `25% regs smem`."""
+        """Returns the same for a narrow column: `25% regs smem`."""
         return " ".join([f"{self.fraction:.0%}", *(_SHORT.get(n, n) for n in self.limiters)])
 
 
 def capability(arch: str | None) -> int | None:
-    """Compute capability of an architecture such as sm_90a, 90, None if it is not one."""
+    """Returns the compute capability of an architecture, 90 for sm_90a; None for other names."""
     named = of_code(arch or "")
     return named.capability if named else None
 
@@ -51,7 +51,7 @@ def reserved(arch: str | None) -> int:
 def occupancy(
     arch: str | None, registers: int, threads: int, shared_memory: int, barriers: int = 0
 ) -> Occupancy | None:
-    """Occupancy of a kernel; None for an architecture that is not known.
+    """Returns the occupancy of a kernel; None for an unknown architecture.
 
     Args:
         arch: as in a log, sm_90a.

@@ -1,4 +1,4 @@
-"""What `ptx-report diff` compares: files, folders, the installed packs, and the baselines that a
+"""Operands of `ptx-report diff`: files, folders, the installed packs, and the baselines that a
 revision of git holds."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ INSTALLED = "installed"
 
 
 def read(name: str) -> Report:
-    """The report of what a user names: `installed`, a file or folder as `ptx-report` reads, REV or
-    REV:PATH of git. Raises ReportError."""
+    """Reads what a user names: `installed`, a file or folder as `ptx-report` reads, REV or REV:PATH
+    of git. Raises ReportError."""
     if name == INSTALLED and not Path(name).exists():
         return _installed()
     if name == "-" or Path(name).exists():
@@ -36,7 +36,7 @@ def read(name: str) -> Report:
 
 
 def _installed() -> Report:
-    """The installed packs; in a project's folder, its own families only."""
+    """Returns the report of the installed packs; in a project's folder, of its families only."""
     report = reports.installed()
     if (path := reports.project_manifest()) is not None:
         families = {family for family, _ in Manifest(path).targets}
@@ -45,7 +45,7 @@ def _installed() -> Report:
 
 
 def _committed(revision: str, path: str) -> list[Row]:
-    """The rows of the baselines of a revision, or of one file of it."""
+    """Returns the rows of a revision's baselines, or of one file of it."""
     listed = _git("ls-tree", "-r", "-z", "--full-tree", "--name-only", revision) or ""
     names = [n for n in listed.split("\0") if (n == path if path else n.endswith(BASELINE))]
     if path and not names:
@@ -60,7 +60,7 @@ def _committed(revision: str, path: str) -> list[Row]:
 
 
 def _git(*arguments: str) -> str | None:
-    """What git prints; None if it fails."""
+    """Returns what git prints; None if it fails."""
     try:
         done = subprocess.run(
             ["git", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False
@@ -71,7 +71,7 @@ def _git(*arguments: str) -> str | None:
 
 
 def narrowed(base: Report, head: Report) -> list[Row]:
-    """The rows of `base` that are to be compared with `head`.
+    """Returns the rows of `base` that are to be compared with `head`.
 
     Committed baselines are of several compilers and architectures: of each kernel the row of head's
     compiler is taken, else that of the newest, and only for the targets and architectures that head
@@ -93,7 +93,7 @@ def _of_compiler(rows: Iterable[Row], toolchains: set[str | None]) -> Row:
 
 
 def version(toolchain: str) -> list[int]:
-    """The numbers of a compiler's version, to compare."""
+    """Returns the numbers of a compiler's version, to compare."""
     return [int(number) for number in re.findall(r"\d+", toolchain)]
 
 

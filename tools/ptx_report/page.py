@@ -17,7 +17,7 @@ _TEMPLATE = Path(__file__).with_name("page.html.mako")
 
 
 def html_text(report: Report) -> str:
-    """The page: a table that sorts and filters, and a heat map over any two parameters.
+    """Returns the page: a table that sorts and filters, and a heat map over any two parameters.
 
     It loads nothing: styles, script and data stand in it.
     """

@@ -20,7 +20,7 @@ _COMMENT = 60_000  # characters; GitHub takes 65,536 in a comment
 
 
 def row_data(report: Report, row: Row) -> dict[str, Any]:
-    """Everything about a row, by column; absent values are null."""
+    """Returns everything about a row, by column; absent values are null."""
     data: dict[str, Any] = {column: getattr(row, column) for column in COLUMNS}
     data["other"] = dict(row.other)
     data["parameters"] = dict(report.parameters(row))
@@ -31,7 +31,7 @@ def row_data(report: Report, row: Row) -> dict[str, Any]:
 
 
 def json_text(report: Report, changes: Sequence[Change] | None) -> str:
-    """The report as one JSON object: inputs, statistics, rows, and the changes of a `--diff`."""
+    """Returns the report as one JSON object: inputs, statistics, rows, a `--diff`'s changes."""
     data: dict[str, Any] = {
         "inputs": report.inputs,
         "statistics": asdict(report.statistics),
@@ -43,7 +43,7 @@ def json_text(report: Report, changes: Sequence[Change] | None) -> str:
 
 
 def change_data(change: Change) -> dict[str, Any]:
-    """A change as JSON: who, the verdict, why, and the figures that differ, (old, new)."""
+    """Returns a change as JSON: who, the verdict, why, and the figures that differ, (old, new)."""
     return {
         "kernel_config": change.row.kernel_config,
         "function": change.function,
@@ -56,8 +56,8 @@ def change_data(change: Change) -> dict[str, Any]:
 
 
 def markdown_text(report: Report, changes: Sequence[Change] | None) -> str:
-    """A table for a pull request's comment: the changes of a `--diff`, else all rows. Worst first,
-    and cut if a comment would be too long."""
+    """Returns a table for a pull request's comment: the changes of a `--diff`, else all rows. The
+    worst come first, and the table is cut if a comment would be too long."""
     if changes is not None:
         return markdown_changes(changes)
     lines = [
@@ -82,7 +82,7 @@ def markdown_text(report: Report, changes: Sequence[Change] | None) -> str:
 
 
 def markdown_changes(changes: Sequence[Change]) -> str:
-    """The changes, worst first: a screenful of them in sight, the others folded."""
+    """Returns the changes, worst first: a screenful of them in sight, the others folded."""
     listed = [change for change in changes if change.verdict != "same"]
     title = f"**ptx-report: {counts(changes)}**\n"
     remarks = "".join(f"\n{_escaped(note)}\n" for note in notes(changes))
@@ -116,7 +116,7 @@ def _delta(values: tuple[int, int] | None) -> str:
 
 
 def _row(name: str, *cells: object) -> str:
-    """A line of a table. A cell's text is shown as it is, whatever it holds."""
+    """Returns a line of a table. A cell's text is shown as it is, whatever it holds."""
     texts = ("" if cell is None else _escaped(str(cell)) for cell in cells)
     return "| " + " | ".join([_code(name), *texts]) + " |\n"
 
@@ -126,7 +126,7 @@ def _escaped(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """A code span: its fence is longer than any run of backticks in it."""
+    """Returns a code span: its fence is longer than any run of backticks in it."""
     text = _line(text).replace("|", "\\|")
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     space = " " if "`" in (text[:1], text[-1:]) else ""

@@ -27,7 +27,7 @@ from .objects import with_machine_code
 from .occupancy import Occupancy, occupancy, reserved
 from .tables import Table
 
-STANDARD_INPUT = "standard input"  # what its name is among the files
+STANDARD_INPUT = "standard input"  # the name among the files
 
 _TEXT = Kind("text")
 _OF_TYPE = {int | None: INT, float | None: FLOAT}
@@ -44,7 +44,7 @@ COLUMN_KINDS: dict[str, Kind] = {
         ("kernel_config", "symbol", "source", "arch", "kind", "function", "family", "target"), _TEXT
     ),
 }
-# What the headings of tables call some of them.
+# Names that the headings of tables have for some of them.
 HEADINGS = {
     "regs": "used_registers",
     "registers": "used_registers",
@@ -63,8 +63,8 @@ class Report:
 
     rows: list[Row]
     statistics: Statistics = field(default_factory=Statistics)
-    inputs: list[str] = field(default_factory=list)  # as the user named them
-    files: list[str] = field(default_factory=list)  # what was read for that
+    inputs: list[str] = field(default_factory=list)  # the user's names
+    files: list[str] = field(default_factory=list)  # all that was read for them
     manifest: Manifest | None = None
     absent: list[Row] = field(default_factory=list)  # kernels of the manifest without a row
     is_committed: bool = False  # baselines of a revision, of several compilers
@@ -82,12 +82,12 @@ class Report:
         ]
 
     def parameters(self, row: Row) -> Mapping[str, Any]:
-        """The configuration of our kernel; empty for a foreign one."""
+        """Returns the configuration of our kernel; an empty one for a foreign kernel."""
         kernel = self._known(row)
         return kernel.parameters if kernel else {}
 
     def derived(self, row: Row) -> Mapping[str, Any]:
-        """The derived values of our kernel; empty for a foreign one."""
+        """Returns the derived values of our kernel; none for a foreign kernel."""
         kernel = self._known(row)
         return kernel.derived if kernel else {}
 
@@ -102,8 +102,8 @@ class Report:
         return list(names)
 
     def function(self, row: Row) -> str | None:
-        """What tells the kernels of a configuration apart, if it has more than one: the name, and
-        of a template those of its arguments that differ."""
+        """Returns what tells the kernels of a configuration apart, if it has more than one: the
+        name, and those of a template's arguments that differ."""
         return told_apart(row, self._kernels.get((row.key, group(row)), []))
 
     @cached_property
@@ -114,8 +114,9 @@ class Report:
         return found
 
     def occupancy(self, row: Row) -> Occupancy | None:
-        """From ptxas's figures and a block's threads and shared memory: the spec's derived values
-        `threads` and `smem_bytes`, or its `launch`. None if one of them is unknown."""
+        """Returns the occupancy by ptxas's figures and a block's threads and shared memory: the
+        spec's derived values `threads` and `smem_bytes`, or its `launch`. None if one of them is
+        unknown."""
         kernel = self._known(row)
         if kernel is None or row.used_registers is None or row.kind not in ("kernel", "object"):
             return None
@@ -131,7 +132,7 @@ class Report:
         return occupancy(row.arch, row.used_registers, threads, dynamic + static, row.barriers or 0)
 
     def where(self, text: str) -> Report:
-        """The rows for which an expression over parameters, derived values and columns holds.
+        """Returns the rows for which an expression holds, over parameters, derived values, columns.
 
         A row that lacks a value which the expression needs does not match. Raises ReportError.
         """
@@ -152,7 +153,7 @@ class Report:
         return replace(self, rows=rows, absent=[row for row in self.absent if holds(row)])
 
     def values(self, row: Row) -> dict[str, Any]:
-        """What `where` knows of a row, by name."""
+        """Returns what `where` knows of a row, by name."""
         values: dict[str, Any] = {
             name: value for name in COLUMN_KINDS if (value := getattr(row, name, None)) is not None
         }
@@ -205,7 +206,7 @@ def read(paths: Sequence[str], machine_code: bool = False) -> Report:
 
     Args:
         paths: what the user named.
-        machine_code: whether the machine code of objects is read as well.
+        machine_code: whether the machine code of objects is read.
     """
     if machine_code and not any(containers.is_binary(Path(name)) for name in paths):
         raise ReportError(
@@ -221,7 +222,7 @@ def read(paths: Sequence[str], machine_code: bool = False) -> Report:
 
 
 def _named(rows: Sequence[Row]) -> list[Row]:
-    """The rows, the foreign ones with their demangled names."""
+    """Returns the rows, the foreign ones with their demangled names."""
     names = demangle(row.symbol for row in rows if row.key is None and row.name is None)
     return [
         row._replace(name=names[row.symbol]) if row.key is None and row.name is None else row
@@ -285,12 +286,12 @@ def _read_logs(
 
 
 def installed(machine_code: bool = False) -> Report:
-    """The report of all installed packs, with their manifests. Raises ReportError.
+    """Reads the tables of all installed packs, with their manifests. Raises ReportError.
 
     The packs are found without importing the runtime (and torch).
 
     Args:
-        machine_code: whether the machine code of their libraries is read as well.
+        machine_code: whether the machine code of their libraries is read.
     """
     found, faults = packs.installed()
     if faults:
@@ -316,6 +317,6 @@ def installed(machine_code: bool = False) -> Report:
 
 
 def _disassembled(rows: Sequence[Row], pack: packs.Pack) -> list[Row]:
-    """A pack's rows, with what its libraries' machine code shows."""
+    """Returns a pack's rows, with what its libraries' machine code shows."""
     families = sorted({row.key.partition(".")[0] for row in rows if row.key})
     return with_machine_code(rows, [pack.library(family) for family in families])

@@ -27,13 +27,13 @@ class Function:
     arch: str
     symbol: str
     written: set[int] = field(default_factory=set)
-    # What is read by one instruction: how often, and the first such instruction with its place.
+    # Registers that an instruction reads: how often, and the first such instruction, its place.
     reads: dict[tuple[int, ...], tuple[int, str]] = field(default_factory=dict)
 
     @property
     def unwritten(self) -> tuple[int, str]:
-        """How many instructions read a register that none writes; the first of them, behind the
-        names of those registers."""
+        """Returns how many instructions read a register that none writes, and the first of them
+        after the names of those registers."""
         bad = {
             registers: missing
             for registers in self.reads
@@ -70,7 +70,7 @@ class Function:
 
 
 def functions(lines: Iterable[str]) -> Iterator[Function]:
-    """The functions of what `cuobjdump -sass` prints."""
+    """Yields the functions of what `cuobjdump -sass` prints."""
     arch = ""
     function: Function | None = None
     for line in lines:

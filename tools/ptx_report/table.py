@@ -19,7 +19,7 @@ _REST = "--all shows them, --where selects, --csv writes a file"
 
 
 def worst_first(row: Row) -> tuple[object, ...]:
-    """Sort key: spills first, or the stack if they are unknown, then registers, then the name."""
+    """Returns a key to sort by: spills, or the stack if they are unknown, registers, the name."""
     spills = (row.spill_stores or 0) + (row.spill_loads or 0)
     stack = (row.stack_frame or 0) if row.lacks_spills else 0
     registers = row.used_registers or 0
@@ -63,7 +63,7 @@ _COLUMNS: tuple[tuple[str, JustifyMethod, Callable[[Report, Row], Text | str]], 
 
 
 def print_table(report: Report, console: Console, parameters: bool, everything: bool) -> None:
-    """The rows, worst first."""
+    """Prints the rows, worst first."""
     names = report.parameter_names() if parameters else []
     shown = heapq.nsmallest(most_rows(console, everything), report.rows, key=worst_first)
     rows: list[Line] = []
@@ -92,7 +92,7 @@ def spill_cell(row: Row) -> Text:
 
 
 def summary(report: Report) -> str:
-    """How many rows there are, spill, are incomplete and wrong."""
+    """Says how many rows there are, spill, are incomplete and wrong."""
     rows = report.rows
     kernels = sum(row.kind != "function" for row in rows)
     parts = [counted(kernels, "kernel")]
@@ -129,7 +129,7 @@ _STYLES = {
 
 
 def print_changes(changes: Sequence[Change], console: Console, everything: bool) -> None:
-    """One line for every kernel that changed, worst first."""
+    """Prints one line for every kernel that changed, worst first."""
     listed = [change for change in changes if change.verdict != "same"]
     if listed:
         names = [name for name in ALL_LABELS if any(name in change.details for change in listed)]

@@ -12,9 +12,9 @@ from codegen.core.ptxas_rows import Row, read_csv
 
 _NAME = "ptxas.csv"
 _LOGS = "ptxas"  # the folder of a build's logs, beside the table
-# What a build knows of a kernel and neither its log nor its library says.
+# Columns that only a build knows: neither its log nor its library has them.
 _TAKEN = ("toolchain", "code", "object_key")
-# What a library does not say either.
+# Columns that a library lacks besides.
 _OF_LIBRARIES = (*_TAKEN, "spill_stores", "spill_loads", "barriers", "compile_time_ms", "c75")
 _COMPARED = ("used_registers", "stack_frame", "spill_stores", "spill_loads")
 

@@ -26,7 +26,7 @@ class Name(NamedTuple):
 
 class _Group(NamedTuple):
     bracket: str
-    begin: int  # of what is between the brackets
+    begin: int  # where the text between the brackets begins
     end: int
 
 

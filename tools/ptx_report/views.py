@@ -20,7 +20,7 @@ from .report import Report
 from .table import spill_cell, worst_first
 
 _REST = "--all shows them, --where selects"
-_PARTS = 10  # of each total
+_PARTS = 10  # rows of each total
 
 
 def print_architectures(report: Report, console: Console, everything: bool) -> None:

@@ -28,7 +28,7 @@ class File(NamedTuple):
     """A file that holds code for GPUs."""
 
     path: Path
-    source: str  # what a person knows it as
+    source: str  # the name that a person knows it by
     entries: list[Entry]
 
 

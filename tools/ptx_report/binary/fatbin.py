@@ -23,7 +23,7 @@ _ENTRY = struct.Struct("<HHIQIIHHIIIQQQ")
 _LZ4, _ZSTD = 0x2000, 0x8000
 _SUFFIXES = {0x100000: "a", 0x200000: "f"}
 _LARGEST = 1 << 30  # bytes of one entry
-# What a file may decompress to in all. PyTorch's library of 500 MB holds 5 GB.
+# Bytes that a file may decompress to in all. PyTorch's library of 500 MB holds 5 GB.
 _RATIO, _LEAST = 64, 1 << 28
 _INSTALL = "pip install 'kernelmint[binaries]'"
 
@@ -58,7 +58,7 @@ class Entry(NamedTuple):
     begin: int  # where its content is in the file
     end: int
     flags: int = 0
-    size: int = 0  # of the content when it is decompressed, if it is compressed
+    size: int = 0  # bytes of the decompressed content, if it is compressed
 
     def read(self, content: Bytes) -> bytes:
         """Returns the entry's content, decompressed. Raises BinaryError."""
