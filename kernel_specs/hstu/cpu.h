@@ -104,10 +104,6 @@ class Attention {
   }
 
  private:
-  KERNELMINT_ALWAYS_INLINE static std::int64_t smaller(std::int64_t a, std::int64_t b) {
-    return a < b ? a : b;
-  }
-
   static std::int64_t blocks_of(const Sequence& sequence) {
     return ceil_div(sequence.length, kBlockSize);
   }

@@ -1,11 +1,13 @@
-// Integer division that rounds up: of a >= 0 by b > 0, if their type holds the sum. (A spec's
-// expressions, of any sign, are in arithmetic.h.)
+// Arithmetic of integers. (A spec's expressions, of any sign, are in arithmetic.h.)
 #pragma once
+
+#include <cstdint>
 
 #include "attributes.h"
 
 namespace kernelmint {
 
+// Division that rounds up: of a >= 0 by b > 0, if their type holds the sum.
 template <class A, class B>
 KERNELMINT_ALWAYS_INLINE KERNELMINT_HOST_DEVICE constexpr auto ceil_div(A a, B b) {
   return (a + b - 1) / b;
@@ -22,6 +24,16 @@ KERNELMINT_ALWAYS_INLINE KERNELMINT_HOST_DEVICE constexpr auto ceil_div(A a) {
 template <class A, class B>
 KERNELMINT_ALWAYS_INLINE KERNELMINT_HOST_DEVICE constexpr auto round_up(A a, B b) {
   return ceil_div(a, b) * b;
+}
+
+// Kernels of one instruction set call no inline function of std, std::min and std::max among them.
+KERNELMINT_ALWAYS_INLINE KERNELMINT_HOST_DEVICE constexpr std::int64_t smaller(std::int64_t a,
+                                                                               std::int64_t b) {
+  return a < b ? a : b;
+}
+KERNELMINT_ALWAYS_INLINE KERNELMINT_HOST_DEVICE constexpr std::int64_t larger(std::int64_t a,
+                                                                              std::int64_t b) {
+  return a < b ? b : a;
 }
 
 }  // namespace kernelmint

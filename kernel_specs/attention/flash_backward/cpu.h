@@ -20,13 +20,6 @@
 namespace kernelmint::flash_backward {
 inline namespace KERNELMINT_ISA {
 
-KERNELMINT_ALWAYS_INLINE std::int64_t smaller(std::int64_t a, std::int64_t b) {
-  return a < b ? a : b;
-}
-KERNELMINT_ALWAYS_INLINE std::int64_t larger(std::int64_t a, std::int64_t b) {
-  return a < b ? b : a;
-}
-
 // Deterministic kernels and others are the same code.
 template <class Args, class Products, class T, int D, bool Causal, int B_r, int B_c>
 class Backward {

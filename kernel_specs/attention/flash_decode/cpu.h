@@ -20,9 +20,6 @@ inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::attention;
 
-constexpr std::int64_t least(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
-constexpr std::int64_t most(std::int64_t a, std::int64_t b) { return a > b ? a : b; }
-
 template <class Config>
 class Decode {
   using T = typename Config::dtype;
@@ -37,7 +34,7 @@ class Decode {
         group_(args.H / args.Hk),
         query_width_(round_up(args.D, std::int64_t{kLanes})),
         width_(round_up(args.Dv, std::int64_t{kLanes})) {
-    for (std::int64_t b = 0; b < args.B; ++b) parts_ = most(parts_, keys_of(b).parts());
+    for (std::int64_t b = 0; b < args.B; ++b) parts_ = larger(parts_, keys_of(b).parts());
   }
 
   std::int64_t heads() const { return args_.B * args_.Hk; }
@@ -70,7 +67,7 @@ class Decode {
     const Keys keys = keys_of(batch);
     const std::int64_t begin = keys.first + task % parts_ * keys.each;
     if (begin >= keys.length) return;
-    const std::int64_t end = least(begin + keys.each, keys.length);
+    const std::int64_t end = smaller(begin + keys.each, keys.length);
     float* queries = queries_ + worker * rows_ * query_width_;
     load_queries(queries, batch, head);
     Block block{.batch = batch, .head = head};
@@ -140,19 +137,19 @@ class Decode {
         args_.block_table.data != nullptr ? args_.pages * args_.P : args_.P;
     Keys keys{capacity, 0, 0};
     if (args_.seqused_k.data != nullptr)
-      keys.length = most(least(*args_.seqused_k.template at<const i32>(batch), capacity), 0);
+      keys.length = larger(smaller(*args_.seqused_k.template at<const i32>(batch), capacity), 0);
     if (args_.leftpad_k.data != nullptr)
-      keys.first = most(least(*args_.leftpad_k.template at<const i32>(batch), keys.length), 0);
+      keys.first = larger(smaller(*args_.leftpad_k.template at<const i32>(batch), keys.length), 0);
     if (args_.window_left >= 0)
-      keys.first = most(keys.first, keys.length - args_.Sq - args_.window_left);
-    keys.each = most(kLeastKeys,
-                     round_up(ceil_div(keys.length - keys.first, kMostParts), std::int64_t{kKeys}));
+      keys.first = larger(keys.first, keys.length - args_.Sq - args_.window_left);
+    keys.each = larger(
+        kLeastKeys, round_up(ceil_div(keys.length - keys.first, kMostParts), std::int64_t{kKeys}));
     return keys;
   }
 
   void find(Block& block, std::int64_t first, std::int64_t end) const {
     block.first = first;
-    block.count = static_cast<int>(least(end - first, kKeys));
+    block.count = static_cast<int>(smaller(end - first, kKeys));
     for (int i = 0; i < kKeys; ++i) {
       std::int64_t cache = block.batch, row = first + (i < block.count ? i : block.count - 1);
       if (args_.block_table.data != nullptr) {
@@ -242,9 +239,9 @@ class Decode {
     const std::int64_t own = keys.length - args_.Sq + row / group_ - block.first;
     Seen seen{0, block.count};
     if (args_.window_left >= 0)
-      seen.begin = static_cast<int>(most(least(own - args_.window_left, block.count), 0));
+      seen.begin = static_cast<int>(larger(smaller(own - args_.window_left, block.count), 0));
     if (args_.window_right >= 0)
-      seen.end = static_cast<int>(most(least(own + args_.window_right + 1, block.count), 0));
+      seen.end = static_cast<int>(larger(smaller(own + args_.window_right + 1, block.count), 0));
     return seen;
   }
 

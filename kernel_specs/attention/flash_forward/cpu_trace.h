@@ -13,21 +13,21 @@ inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::attention;
 
-// The records of one task and one block of keys. What the block does not reach is 0: probabilities
+// The records of one tile and one block of keys. What the block does not reach is 0: probabilities
 // of keys that no row of a strip sees, rows past the last query.
-template <class Config, class Task>
+template <class Config, class Tile>
 class Trace {
   static constexpr int D = Config::d_head;
 
  public:
-  Trace(const typename Config::Args& args, const Task& task, std::int64_t block)
-      : args_(args), task_(task), block_(block) {}
+  Trace(const typename Config::Args& args, const Tile& tile, std::int64_t block)
+      : args_(args), tile_(tile), block_(block) {}
 
   template <class Products>
   void inputs(const Products& products, int count) const {
     if (args_.trace.data == nullptr) return;
-    for (std::int64_t head = 0; head < task_.heads; ++head) {
-      Record& record = record_of(task_.first_head + head);
+    for (std::int64_t head = 0; head < tile_.heads; ++head) {
+      Record& record = record_of(tile_.first_head + head);
       std::memset(&record, 0, sizeof(record));
       for (int i = 0; i < count; ++i) {
         for (int d = 0; d < D; ++d) {
@@ -36,7 +36,7 @@ class Trace {
         }
       }
     }
-    for (int r = 0; r < task_.rows; ++r) {
+    for (int r = 0; r < tile_.rows; ++r) {
       for (int d = 0; d < D; ++d) record_of_row(r).Q[row_of(r)][d] = products.query(r, d);
     }
   }
@@ -64,7 +64,7 @@ class Trace {
   template <class Products, class Statistics>
   void results(const Products& products, const Statistics& statistics, float scale_log2) const {
     if (args_.trace.data == nullptr) return;
-    for (int r = 0; r < task_.rows; ++r) {
+    for (int r = 0; r < tile_.rows; ++r) {
       Record& record = record_of_row(r);
       const std::int64_t row = row_of(r);
       record.M[row] = statistics.maximum[r] / scale_log2;
@@ -78,16 +78,16 @@ class Trace {
   using Record = TraceRecord<Config>;
 
   Record& record_of(std::int64_t head) const {
-    return *args_.trace.template at<Record>(task_.batch, head, task_.first_query / Config::B_r,
+    return *args_.trace.template at<Record>(tile_.batch, head, tile_.first_query / Config::B_r,
                                             block_);
   }
 
-  // A task's row r is one of the task's heads, and a row of that head's block of queries.
-  Record& record_of_row(int r) const { return record_of(task_.head(r)); }
-  std::int64_t row_of(int r) const { return task_.query(r) - task_.first_query; }
+  // A tile's row r is one of the tile's heads, and a row of that head's block of queries.
+  Record& record_of_row(int r) const { return record_of(tile_.head(r)); }
+  std::int64_t row_of(int r) const { return tile_.row(r) - tile_.first_query; }
 
   const typename Config::Args& args_;
-  const Task& task_;
+  const Tile& tile_;
   std::int64_t block_;
 };
 
