@@ -50,11 +50,11 @@ def run(folder, *arguments):
     ("command", "message"),
     [
         ("compare nosuch", "'nosuch' is neither a family"),
-        ("compare mine", "mine has no `compare` of its own"),
+        ("compare mine", "mine has no command `compare`"),
         ("compare empty", "no families here"),
         ("bench empty", "no families here"),
         ("debug nosuch.cpu.f32 2", "'nosuch.cpu.f32' is not a valid key"),
-        (f"debug {KEY} 2", "mine has no `debug` of its own"),
+        (f"debug {KEY} 2", "mine has no command `debug`"),
         ("bench mine --case M=64,N=77", "the kernels are compiled for N=1024, N=4096"),
         ("sanity-check --kernel nosuch.cpu.f32", "no family 'nosuch'"),
         ("race-check --kernel nosuch.sm80.f32", "no family 'nosuch'"),

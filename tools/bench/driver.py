@@ -21,7 +21,7 @@ from runtime import KernelInfo, manifest
 from .. import problem as checked
 from ..families import hook
 from ..listing import print_table
-from ..problem import Case, cases, compiled_sizes, of_case
+from ..problem import Case, cases_of, compiled_sizes, of_case
 from . import results
 from .hooks import Contender, Inputs, Problem, Results, difference, tensors
 from .measure import Call, captured, measure
@@ -312,13 +312,16 @@ def _moved(
     several = next((name for name, values in sizes.items() if len(values) > 1), None)
     if several is not None:
         raise ValueError(f"--case: several values of {several}: write one --case for each")
-    case = Case({name: size for name, (size,) in sizes.items()}) if sizes else cases(family)[-1]
-    cells = [p for info in kernels if (p := _Moved(info, case)).suits(info)]
-    if not cells:
-        compiled = {f"{n}={s}": None for info in kernels for n, s in compiled_sizes(info).items()}
-        asked = ", ".join(f"{name}={size}" for name, size in case.sizes.items())
-        raise ValueError(f"--case {asked}: the kernels are compiled for {', '.join(compiled)}")
+    chosen = {name: size for name, (size,) in sizes.items()}
     by_group: dict[str, Problem] = {}
-    for cell in cells:
-        by_group.setdefault(cell.group, cell)
+    for info in kernels:
+        case = next(reversed(cases_of(info)), Case({}))
+        if chosen:  # the elements of tensors are of other sizes
+            case = replace(case, sizes=chosen, values={})
+        if (cell := _Moved(info, case)).suits(info):
+            by_group.setdefault(cell.group, cell)
+    if not by_group:
+        compiled = {f"{n}={s}": None for info in kernels for n, s in compiled_sizes(info).items()}
+        asked = ", ".join(f"{name}={size}" for name, size in chosen.items())
+        raise ValueError(f"--case {asked}: the kernels are compiled for {', '.join(compiled)}")
     return list(by_group.values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -149,7 +150,7 @@ class Contender:
             return None
         module = self.module or self.distribution.replace("-", "_")
         try:
-            there = importlib.util.find_spec(module) is not None
+            there = module in sys.modules or importlib.util.find_spec(module) is not None
         except ModuleNotFoundError:  # a package that it is in
             there = False
         return None if there else f"not installed: pip install {self.distribution}"
