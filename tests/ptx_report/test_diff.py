@@ -140,3 +140,17 @@ def test_a_thousand_kernels_whose_names_all_changed():
 
     for new in (rows("half_t", ""), rows("__half", ", false")):
         assert {change.verdict for change in compare(rows("__half", ""), new)} == {"same"}
+
+
+def test_a_binary_counts_the_drivers_shared_memory_and_has_no_device_functions():
+    log = [
+        kernel("k", smem=4096)._replace(arch="sm_90"),
+        kernel("l")._replace(arch="sm_90"),
+        foreign("helper(int)", kind="function"),
+    ]
+    objects = [row._replace(kind="object", smem=(row.smem or 0) + 1024) for row in log[:2]]
+    assert [change.verdict for change in compare(log, objects)] == ["same", "same"]
+    assert [change.verdict for change in compare(objects, log)] == ["same", "same"]
+    more = [row._replace(smem=8192) for row in objects]
+    assert compare(objects[:1], more[:1])[0].deltas == {"smem": (5120, 8192)}
+    assert compare(log[:1], more[:1])[0].deltas == {"smem": (4096, 7168)}

@@ -10,7 +10,7 @@ from codegen.core.ptxas_rows import Row
 from codegen.core.words import counted
 
 from .joining import group, pairs
-from .occupancy import Occupancy
+from .occupancy import Occupancy, reserved
 
 # Figures that are compared, the gravest first: the first that differs decides the verdict.
 LABELS = {
@@ -32,6 +32,13 @@ def figure(row: Row, name: str) -> int | None:
     """Returns one of a row's figures; None if the row does not hold it."""
     value: int | None = len(row.c75) if name == "c75" else getattr(row, name)
     return value
+
+
+def _declared(row: Row) -> int | None:
+    """Returns the shared memory without the driver's, which only a binary's figure includes."""
+    if row.smem is None or row.kind != "object":
+        return row.smem
+    return max(row.smem - reserved(row.arch), 0)
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,8 @@ class Change:
         """Returns a figure of both rows; None where it is unknown, or there is no row."""
         if name == "occupancy":
             return self.occupancy
+        if name == "smem" and self.old and self.new and self.old.kind != self.new.kind:
+            return _declared(self.old), _declared(self.new)
         old, new = (row and figure(row, name) for row in (self.old, self.new))
         return old, new
 
@@ -181,7 +190,7 @@ def compare(
 
     changes = [
         Change(before, after, occupancy=(percent(before), percent(after)))
-        for before, after in pairs(old, new)
+        for before, after in pairs(*_comparable(list(old), list(new)))
     ]
     kernels: dict[Hashable, list[Row]] = defaultdict(list)
     for change in changes:
@@ -192,6 +201,14 @@ def compare(
         for row in [change.row]
     )
     return sorted(told, key=_worst_first)
+
+
+def _comparable(old: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
+    """Returns the rows that both reports may have: beside a binary, which has a row for each
+    kernel, neither a log's device functions nor nvlink's totals."""
+    if any(rows and all(row.kind == "object" for row in rows) for rows in (old, new)):
+        old, new = ([r for r in rows if r.kind in ("kernel", "object")] for rows in (old, new))
+    return old, new
 
 
 def told_apart(row: Row, kernels: Sequence[Row]) -> str | None:
@@ -235,7 +252,8 @@ def notes(changes: Sequence[Change]) -> list[str]:
     ):
         old, new = _sum((c.old for c in changes), name), _sum((c.new for c in changes), name)
         if old and new:
-            of_both = f"{scale * old:,.0f} → {scale * new:,.0f}"
+            digits = 0 if name == "code_bytes" else 1
+            of_both = f"{scale * old:,.{digits}f} → {scale * new:,.{digits}f}"
             parts.append(f"{of_both} {unit} ({new / old - 1:+.1%})")
     if unknown := sum(change.cause == UNKNOWN for change in changes):
         parts.append(f"{counted(unknown, 'cause')} unknown: rows lack fingerprints")
