@@ -88,4 +88,4 @@ def test_the_one_search_for_nvcc(tmp_path) -> None:
     assert found(PATH=path, CUDACXX=f"{named} -v") == f"named by CUDACXX;{named};-v"
     assert found(PATH=path, CUDACXX="") == f"on PATH;{on_path}"
     assert found(PATH="") == f"from PyPI;{installed}"
-    assert "no nvcc: none named by CUDACXX" in found(PATH="", PYTHONPATH="")
+    assert "no nvcc is named by CUDACXX" in found(PATH="", PYTHONPATH="")

@@ -311,7 +311,7 @@ def test_a_journal_that_no_finding_fits_into_ends_the_tuning_and_is_gone_on_from
         [sys.executable, "-c", FULL, path], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert f"TuningError: {path}: File too large; what was found before is there" in done.stderr
+    assert f"TuningError: {path}: File too large; it has all earlier results" in done.stderr
     again = Journal(path, fresh=False)
     again.add("checked", id="c", shape="s")
     again.close()
@@ -988,7 +988,7 @@ def test_what_decides_the_right_result_is_named_in_the_shapes():
     problem.check(family, {"dtype": "f32", "d_head": 64, "causal": True})
     with pytest.raises(problem.NoProblemError, match="the dtype of 'q' is the parameter 'dtype'"):
         problem.check(family, {"d_head": 64, "causal": True})
-    with pytest.raises(problem.NoProblemError, match="depends on 'causal', which its reference"):
+    with pytest.raises(problem.NoProblemError, match="depends on 'causal', which the reference"):
         problem.check(family, {"dtype": "f32", "d_head": 64})
 
 
