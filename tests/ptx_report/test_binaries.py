@@ -68,6 +68,7 @@ def test_ptx_is_counted_for_each_kernel_and_architecture(tmp_path):
     assert {row.arch for row in rows} == {"compute_120"}
     assert [row.symbol for row in rows if row.symbol == "plain"] == ["plain"]
     assert all(200 < row.ptx_bytes < 8000 for row in rows)
+    assert "12 kernels, 4 kernels in PTX, " in run(BINARIES / "cuda13.0.fatbin").output
     text = ".version 8.0\n.target sm_90a\n.func f()\n{\n}\n// an .entry in a remark\n"
     text += ".visible .entry k(\n)\n{\n}\n"
     (tmp_path / "k.ptx").write_text(text)

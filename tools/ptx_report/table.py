@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rich.console import Console, JustifyMethod
@@ -51,6 +52,8 @@ _COLUMNS: tuple[tuple[str, JustifyMethod, Callable[[Report, Row], Text | str]], 
     ("stack", "right", lambda report, row: _figure(row.stack_frame)),
     ("smem", "right", lambda report, row: _figure(row.smem)),
     ("bar", "right", lambda report, row: _figure(row.barriers)),
+    ("code", "right", lambda report, row: _figure(row.code_bytes)),
+    ("PTX", "right", lambda report, row: _figure(row.ptx_bytes)),
     ("ms", "right", lambda report, row: _figure(row.compile_time_ms)),
     (
         "occupancy",
@@ -94,10 +97,13 @@ def spill_cell(row: Row) -> Text:
 def summary(report: Report) -> str:
     """Says how many rows there are, spill, are incomplete and wrong."""
     rows = report.rows
-    kernels = sum(row.kind != "function" for row in rows)
-    parts = [counted(kernels, "kernel")]
-    if len(rows) > kernels:
-        parts.append(counted(len(rows) - kernels, "device function"))
+    kinds = Counter(row.kind for row in rows)
+    functions, ptx = kinds.pop("function", 0), kinds.pop("ptx", 0)
+    parts = [counted(sum(kinds.values()), "kernel")]
+    if functions:
+        parts.append(counted(functions, "device function"))
+    if ptx:
+        parts.append(f"{counted(ptx, 'kernel')} in PTX")
     spilled = sum(bool(row.spilled) for row in rows)
     unknown = [row for row in rows if row.lacks_spills]
     if spilled or not unknown:
