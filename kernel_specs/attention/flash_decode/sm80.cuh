@@ -15,6 +15,7 @@
 
 #include "attention/flash_decode/sm80_scheduler.cuh"
 #include "attention/flash_decode/sm80_tickets.cuh"
+#include "attention/hidden_values.cuh"
 #include "attention/pages.cuh"
 #include "attention/softcap.cuh"
 #include "cuda_launch.cuh"
@@ -377,16 +378,13 @@ class Decode {
   __device__ __forceinline__ void take_out_hidden_values(std::uint32_t values, int first,
                                                          const Cursor& at, int key) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    const auto is_finite = [](float x) { return x * 0 == 0; };
     std::uint32_t zeros = 0;  // times 0 a value that is not finite is NaN
 #pragma unroll 1
-    for (int i = lane; i < 16 * kChunks; i += 32) {
-      const uint4 x = ptx::load_shared_16(chunk(values, first + i / kChunks, i % kChunks));
-      for (const std::uint32_t pair : {x.x, x.y, x.z, x.w})
-        zeros = ptx::multiply_add_pairs<T>(pair, 0, zeros);
-    }
+    for (int i = lane; i < 16 * kChunks; i += 32)
+      zeros = attention::add_zeros<T>(
+          ptx::load_shared_16(chunk(values, first + i / kChunks, i % kChunks)), zeros);
     const float2 both = ptx::unpack<T>(zeros);
-    if (!__any_sync(~0u, !is_finite(both.x) || !is_finite(both.y))) return;
+    if (!__any_sync(~0u, !attention::is_finite(both.x) || !attention::is_finite(both.y))) return;
 #pragma unroll 1
     for (int i = 0; i < 16; ++i) {
 #pragma unroll
@@ -397,21 +395,16 @@ class Decode {
         for (int half = 0; half < 2; ++half) {
           const int distance = key + i - position(at, at.row_block * kBlockRows + lane_row(half));
           if (distance < -problem_.window_left || distance > problem_.window_right) continue;
-          if (!is_finite(pair.x)) output_[tile][2 * half] += pair.x;
-          if (!is_finite(pair.y)) output_[tile][2 * half + 1] += pair.y;
+          if (!attention::is_finite(pair.x)) output_[tile][2 * half] += pair.x;
+          if (!attention::is_finite(pair.y)) output_[tile][2 * half + 1] += pair.y;
         }
       }
     }
     __syncwarp();
-    const auto finite = [&](std::uint32_t pair) {
-      const float2 x = ptx::unpack<T>(pair);
-      return (is_finite(x.x) ? pair & 0xffffu : 0) | (is_finite(x.y) ? pair & 0xffff0000u : 0);
-    };
 #pragma unroll 1
     for (int i = lane; i < 16 * kChunks; i += 32) {
       const std::uint32_t address = chunk(values, first + i / kChunks, i % kChunks);
-      const uint4 x = ptx::load_shared_16(address);
-      ptx::store_shared(address, uint4{finite(x.x), finite(x.y), finite(x.z), finite(x.w)});
+      ptx::store_shared(address, attention::finite_values<T>(ptx::load_shared_16(address)));
     }
     __syncwarp();
   }

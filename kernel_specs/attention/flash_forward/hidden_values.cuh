@@ -1,13 +1,13 @@
 // Values that are not finite, in a block of keys that some rows see only in part: 0 times such a
 // value is NaN, so that a masked key would reach the rows before it.
 //
-// The products take no notice. What they make of it is NaN, and stays NaN: a row of the output with
-// an element that is not finite is made anew, by one warp, of the keys that the row sees.
+// The products take no notice. Their result is NaN, and stays NaN: one warp makes a row of the
+// output with an element that is not finite anew, of the keys that the row sees.
 #pragma once
 
 #include <cstdint>
 
-#include "attention/finite_check.cuh"
+#include "attention/hidden_values.cuh"
 #include "attention/softmax.cuh"
 #include "ptx/math.cuh"
 #include "ptx/special_registers.cuh"
@@ -18,8 +18,8 @@ namespace kernelmint::flash_forward {
 using namespace attention;
 
 // Row `query` of a head under the causal mask, by all lanes of a warp: store(i, x) gets its columns
-// from `first_column` on, kColumns of them; nothing if no hidden value reached it. The textbook's
-// online softmax, in fp32. Seldom called: its loops stay small.
+// from `first_column` on, kColumns of them; nothing if no hidden value reached it. Seldom called:
+// its loops stay small.
 template <class Config, int kColumns, class Store>
 __device__ __forceinline__ void remake_row(const typename Config::Args& args, int batch, int head,
                                            int query, int first_column, const Store& store) {
@@ -40,7 +40,7 @@ __device__ __forceinline__ void remake_row(const typename Config::Args& args, in
        key < min(keys + Config::B_r + Config::B_c, static_cast<int>(args.Sk)); ++key)
     unroll<kLaneColumns>([&](int column) {
       const float x = static_cast<float>(v[key * args.v.stride[1] + 32 * column]);
-      is_reached |= !(x * 0 == 0);
+      is_reached |= !is_finite(x);
     });
   if (!__any_sync(~0u, is_reached)) return;
   // With a scale of 0 a score of -inf stays -inf.
@@ -50,33 +50,24 @@ __device__ __forceinline__ void remake_row(const typename Config::Args& args, in
   for (int first_key = 0; first_key < keys; first_key += 32) {
     float score = -kInfinity;  // of a key for each lane
     if (first_key + lane < keys) {
-      const Element* row = k + (first_key + lane) * args.k.stride[1];
+      const Element* y = k + (first_key + lane) * args.k.stride[1];
       float product = 0;
 #pragma unroll 1
       for (int i = 0; i < Config::d_head; i += 2) {
-        const float2 x = ptx::unpack<Element>(*reinterpret_cast<const std::uint32_t*>(q + i));
-        const float2 y = ptx::unpack<Element>(*reinterpret_cast<const std::uint32_t*>(row + i));
-        product = fmaf(x.y, y.y, fmaf(x.x, y.x, product));
+        const float2 a = ptx::unpack<Element>(*reinterpret_cast<const std::uint32_t*>(q + i));
+        const float2 b = ptx::unpack<Element>(*reinterpret_cast<const std::uint32_t*>(y + i));
+        product = fmaf(a.y, b.y, fmaf(a.x, b.x, product));
       }
       score = scale < 0 ? -product : product;
     }
     float greatest = fmaxf(maximum, score);
     for (int distance = 1; distance < 32; distance *= 2)
       greatest = fmaxf(greatest, __shfl_xor_sync(~0u, greatest, distance));
-    const float rescale = ptx::exp2((maximum - greatest) * factor);
-    const float probability = ptx::exp2((score - greatest) * factor);
-    maximum = greatest;
-    sum = sum * rescale + probability;
-    unroll<kLaneColumns>([&](int i) { output[i] *= rescale; });
-    const int count = min(keys - first_key, 32);
-#pragma unroll 1
-    for (int i = 0; i < count; ++i) {
-      const float weight = __shfl_sync(~0u, probability, i);
-      const Element* row = v + (first_key + i) * args.v.stride[1];
-      unroll<kLaneColumns>([&](int column) {
-        output[column] = fmaf(weight, static_cast<float>(row[32 * column]), output[column]);
-      });
-    }
+    add_keys<Element>(maximum, sum, output, score, greatest, factor, first_key, keys,
+                      [&](int key, const auto& add) {
+                        const Element* values = v + key * args.v.stride[1];
+                        unroll<kLaneColumns>([&](int column) { add(column, values[32 * column]); });
+                      });
     bool is_known = maximum != kNoMaximum;  // NaN stays NaN
     unroll<kLaneColumns>([&](int i) { is_known &= output[i] != output[i]; });
     if (__all_sync(~0u, is_known)) break;

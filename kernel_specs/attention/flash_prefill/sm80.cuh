@@ -12,6 +12,7 @@
 
 #include "attention/flash_prefill/scores.cuh"
 #include "attention/flash_prefill/tile.cuh"
+#include "attention/hidden_values.cuh"
 #include "attention/pages.cuh"
 #include "attention/sm80_tiles.cuh"
 #include "attention/softmax.cuh"
@@ -250,11 +251,8 @@ class Prefill {
   __device__ __forceinline__ void take_out_hidden_values(int key) {
     std::uint32_t zeros = 0;  // times 0 a value that is not finite is NaN
     unroll<KeyCopy<Config>::kPasses>([&](int pass) {
-      const uint4 chunk = ptx::load_shared_16(values_.destination(pass));
-      for (const std::uint32_t pair : {chunk.x, chunk.y, chunk.z, chunk.w})
-        zeros = ptx::multiply_add_pairs<Element>(pair, 0, zeros);
+      zeros = add_zeros<Element>(ptx::load_shared_16(values_.destination(pass)), zeros);
     });
-    const auto is_finite = [](float x) { return x * 0 == 0; };
     const float2 both = ptx::unpack<Element>(zeros);
     if (!__syncthreads_or(!is_finite(both.x) || !is_finite(both.y))) return;
 #pragma unroll 1
@@ -275,13 +273,8 @@ class Prefill {
     }
     __syncthreads();
     unroll<KeyCopy<Config>::kPasses>([&](int pass) {
-      const uint4 chunk = ptx::load_shared_16(values_.destination(pass));
-      const auto finite = [&](std::uint32_t pair) {
-        const float2 x = ptx::unpack<Element>(pair);
-        return (is_finite(x.x) ? pair & 0xffffu : 0) | (is_finite(x.y) ? pair & 0xffff0000u : 0);
-      };
       ptx::store_shared(values_.destination(pass),
-                        uint4{finite(chunk.x), finite(chunk.y), finite(chunk.z), finite(chunk.w)});
+                        finite_values<Element>(ptx::load_shared_16(values_.destination(pass))));
     });
     __syncthreads();
   }

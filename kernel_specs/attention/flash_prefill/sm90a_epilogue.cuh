@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/finite_check.cuh"
 #include "attention/flash_prefill/scores.cuh"
 #include "attention/flash_prefill/sm90a_tile.cuh"
+#include "attention/hidden_values.cuh"
 #include "attention/pages.cuh"
 #include "attention/softmax.cuh"
 #include "ptx/math.cuh"
@@ -46,23 +46,13 @@ class Remake {
 #pragma unroll 1
     for (int first = seen_.first(query); first < behind; first += 32) {
       const float score = first + lane_ < behind ? score_of(q, query, first + lane_) : -kInfinity;
-      const float greatest = fmaxf(maximum, warp_max(score));
-      const float rescale = ptx::exp2((maximum - greatest) * kLog2E);
-      const float probability = ptx::exp2((score - greatest) * kLog2E);
-      maximum = greatest;
-      sum = sum * rescale + probability;
-      unroll<kLaneColumns>([&](int i) { output[i] *= rescale; });
-      const int count = min(behind - first, 32);
-#pragma unroll 1
-      for (int i = 0; i < count; ++i) {
-        const float weight = __shfl_sync(~0u, probability, i);
-        const Element* v = row_of(args_.v, first + i);
-        unroll<kLaneColumns>([&](int column) {
-          if (lane_ + 32 * column < args_.Dv)
-            output[column] =
-                fmaf(weight, static_cast<float>(v[lane_ + 32 * column]), output[column]);
-        });
-      }
+      add_keys<Element>(maximum, sum, output, score, fmaxf(maximum, warp_max(score)), kLog2E, first,
+                        behind, [&](int key, const auto& add) {
+                          const Element* v = row_of(args_.v, key);
+                          unroll<kLaneColumns>([&](int i) {
+                            if (lane_ + 32 * i < args_.Dv) add(i, v[lane_ + 32 * i]);
+                          });
+                        });
     }
     for (int distance = 1; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
     if (args_.s_aux.data != nullptr) {
