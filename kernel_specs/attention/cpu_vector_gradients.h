@@ -2,12 +2,13 @@
 // instruction set.
 #pragma once
 
+#include "attention/cpu_differentiate.h"
+#include "attention/cpu_some.h"
 #include "attention/cpu_vector_products.h"
-#include "attention/flash_backward/cpu_differentiate.h"
 #include "cpu_convert.h"
 #include "cpu_vector.h"
 
-namespace kernelmint::flash_backward {
+namespace kernelmint::attention_backward {
 inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::attention;
@@ -69,14 +70,12 @@ struct alignas(64) VectorGradients {
   }
 
   // Makes P of scores, and dS of dP, in their place.
-  template <class Visible>
-  void differentiate(int rows, int count, float scale, const Rows<B_r>& of_rows, Visible visible) {
-    const F32 factor = splat(scale);
+  template <class OfRow>
+  void differentiate(int rows, int count, OfRow of_row) {
     for (int r = 0; r < rows; ++r) {
-      const int seen = visible(r);
+      const auto row = of_row(r);
       for (int key = 0; key < count; key += kLanes) {
-        const Differentiated both = flash_backward::differentiate(
-            load(&scores[r][key]), load(&score_gradients[r][key]), factor, of_rows, r, seen - key);
+        const Differentiated both = row(load(&scores[r][key]), load(&score_gradients[r][key]), key);
         store(&scores[r][key], both.p);
         store(&score_gradients[r][key], both.ds);
       }
@@ -95,11 +94,12 @@ struct alignas(64) VectorGradients {
     }
   }
 
-  // Writes the first `count` rows of a dK or a dV, times `factor`.
-  static void write(const float* sums, float factor, T* to, std::int64_t stride, int count) {
+  // Writes the first `count` rows and columns of a dK or a dV, times `factor`.
+  static void write(const float* sums, float factor, T* to, std::int64_t stride, int count,
+                    std::int64_t columns) {
     for (int key = 0; key < count; ++key) {
-      for (int d = 0; d < D; d += kLanes) {
-        store(to + key * stride + d, load(sums + key * D + d) * factor);
+      for (int d = 0; d < columns; d += kLanes) {
+        store_some(to + key * stride + d, load(sums + key * D + d) * factor, columns - d);
       }
     }
   }
@@ -124,4 +124,4 @@ struct alignas(64) VectorGradients {
 };
 
 }  // namespace KERNELMINT_ISA
-}  // namespace kernelmint::flash_backward
+}  // namespace kernelmint::attention_backward

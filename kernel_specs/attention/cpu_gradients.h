@@ -3,11 +3,11 @@
 
 #include <type_traits>
 
-#include "attention/flash_backward/cpu_pair_gradients.h"
-#include "attention/flash_backward/cpu_vector_gradients.h"
+#include "attention/cpu_pair_gradients.h"
+#include "attention/cpu_vector_gradients.h"
 #include "dtypes.h"
 
-namespace kernelmint::flash_backward {
+namespace kernelmint::attention_backward {
 inline namespace KERNELMINT_ISA {
 
 // Calls `function` with the class of the products.
@@ -22,4 +22,4 @@ auto with_products(Function function) {
 }
 
 }  // namespace KERNELMINT_ISA
-}  // namespace kernelmint::flash_backward
+}  // namespace kernelmint::attention_backward

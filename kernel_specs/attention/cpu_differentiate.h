@@ -3,17 +3,10 @@
 
 #include "cpu_vector.h"
 
-namespace kernelmint::flash_backward {
+namespace kernelmint::attention_backward {
 inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::cpu;
-
-// The log-sum-exps, sums D and visible keys of a block's rows.
-template <int B_r>
-struct alignas(64) Rows {
-  float lse[B_r];   // log-sum-exps of scores
-  float sums[B_r];  // D: rowsum(dO o)
-};
 
 // e^x for x <= 88; exactly 0 below -87.7, NaN of NaN. exp2() (cpu_math.h) of x log2(e) would lose
 // what the product's rounding takes, some 2^-24 of |x|: here x less a multiple of ln 2, which is
@@ -36,24 +29,17 @@ KERNELMINT_ALWAYS_INLINE F32 exp(F32 x) {
   return p * power;
 }
 
+// Probabilities of a vector of one row's keys, and the gradients of their scores.
 struct Differentiated {
   F32 p, ds;
 };
 
-// P and dS of a vector of one row's keys, of which it sees the first `visible`: 0 for the others.
-template <int B_r>
-KERNELMINT_ALWAYS_INLINE Differentiated differentiate(F32 score, F32 dp, F32 scale,
-                                                      const Rows<B_r>& rows, int row, int visible) {
-  Differentiated both;
-  both.p = exp(fma(score, scale, splat(-rows.lse[row])));
-  both.ds = both.p * (dp - splat(rows.sums[row]));
-  if (visible < kLanes) {
-    const I32 lane = lane_numbers();
-    both.p = lane < visible ? both.p : F32{};
-    both.ds = lane < visible ? both.ds : F32{};
-  }
-  return both;
+// Those of the first `count` keys: 0 for the others.
+KERNELMINT_ALWAYS_INLINE Differentiated seen_from_front(F32 p, F32 ds, int count) {
+  if (count >= kLanes) return {p, ds};
+  const I32 lane = lane_numbers();
+  return {lane < count ? p : F32{}, lane < count ? ds : F32{}};
 }
 
 }  // namespace KERNELMINT_ISA
-}  // namespace kernelmint::flash_backward
+}  // namespace kernelmint::attention_backward

@@ -7,7 +7,7 @@
 #include "attention/cpu_tile_products.h"
 #include "cpu_vector.h"
 
-namespace kernelmint::flash_backward {
+namespace kernelmint::attention_backward {
 inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::attention;
@@ -155,4 +155,4 @@ KERNELMINT_PAIRS inline void multiply_pairs(int rows, const std::uint16_t* left,
 #endif
 
 }  // namespace KERNELMINT_ISA
-}  // namespace kernelmint::flash_backward
+}  // namespace kernelmint::attention_backward

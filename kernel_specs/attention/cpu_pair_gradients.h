@@ -1,14 +1,15 @@
 // The five matrix products of attention's backward in bf16, added up in f32.
 #pragma once
 
-#include "attention/flash_backward/cpu_differentiate.h"
-#include "attention/flash_backward/cpu_pair_products.h"
+#include "attention/cpu_differentiate.h"
+#include "attention/cpu_pair_products.h"
+#include "attention/cpu_some.h"
 #include "cpu_convert.h"
 #include "cpu_vector.h"
 #include "dtypes.h"
 #include "integers.h"
 
-namespace kernelmint::flash_backward {
+namespace kernelmint::attention_backward {
 inline namespace KERNELMINT_ISA {
 
 #if defined(KERNELMINT_PAIR_PRODUCTS)
@@ -70,18 +71,13 @@ struct alignas(64) PairGradients {
   }
 
   // Makes P and dS of scores and dP: 0 in rows after the last.
-  template <class Visible>
-  KERNELMINT_PAIRS void differentiate(int rows, int count, float scale, const Rows<B_r>& of_rows,
-                                      Visible visible) {
-    const F32 factor = splat(scale);
+  template <class OfRow>
+  KERNELMINT_PAIRS void differentiate(int rows, int count, OfRow of_row) {
     for (int r = 0; r < round_up(rows, kPairRows); r += 2) {
-      const int seen = r < rows ? visible(r) : 0, next_seen = r + 1 < rows ? visible(r + 1) : 0;
+      const auto row = of_row(r), next = of_row(r + 1);
       for (int key = 0; key < count; key += kLanes) {
-        const Differentiated even = flash_backward::differentiate(
-            load(&scores[r][key]), load(&dp[r][key]), factor, of_rows, r, seen - key);
-        const Differentiated odd =
-            flash_backward::differentiate(load(&scores[r + 1][key]), load(&dp[r + 1][key]), factor,
-                                          of_rows, r + 1, next_seen - key);
+        const Differentiated even = row(load(&scores[r][key]), load(&dp[r][key]), key);
+        const Differentiated odd = next(load(&scores[r + 1][key]), load(&dp[r + 1][key]), key);
         const U32 p = (U32)_mm512_cvtne2ps_pbh((__m512)odd.p, (__m512)even.p);
         const U32 ds = (U32)_mm512_cvtne2ps_pbh((__m512)odd.ds, (__m512)even.ds);
         store_bits(probabilities[key / 16][r / 2], interleaved(p));
@@ -105,16 +101,17 @@ struct alignas(64) PairGradients {
                          D);
   }
 
-  // Writes the first `count` rows of a dK or a dV, times `factor`.
-  static void write(const float* sums, float factor, bf16* to, std::int64_t stride, int count) {
+  // Writes the first `count` rows and columns of a dK or a dV, times `factor`.
+  static void write(const float* sums, float factor, bf16* to, std::int64_t stride, int count,
+                    std::int64_t columns) {
     for (int first = 0; first < count; first += kLanes) {
-      for (int d = 0; d < D; d += kLanes) {
+      for (int d = 0; d < columns; d += kLanes) {
         F32 square[kLanes];
 #pragma GCC unroll 16
         for (int i = 0; i < kLanes; ++i) square[i] = load(sums + (d + i) * B_c + first) * factor;
         transpose(square);
         for (int i = 0; i < kLanes && first + i < count; ++i) {
-          store(to + (first + i) * stride + d, square[i]);
+          store_some(to + (first + i) * stride + d, square[i], columns - d);
         }
       }
     }
@@ -169,4 +166,4 @@ struct alignas(64) PairGradients {
 #endif
 
 }  // namespace KERNELMINT_ISA
-}  // namespace kernelmint::flash_backward
+}  // namespace kernelmint::attention_backward
