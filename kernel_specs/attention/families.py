@@ -173,11 +173,11 @@ def attend(
             (q, k, v), (softmax_scale, deterministic), (with_lse,), None, (bool(window[1] == 0),)
         )
         return found if with_lse else (found, None)
-    if deterministic:
+    if deterministic and q.is_cuda:  # the CPU's gradients always repeat
         raise InvalidArgument(
-            "deterministic: got True, expected False: only the gradients of sequences of equal "
-            "lengths without a window, softcap, sinks or slopes can be; results of the forward "
-            "repeat bit for bit"
+            "deterministic: got True, expected False: on a GPU only the gradients of sequences of "
+            "equal lengths without a window, softcap, sinks or slopes can be; results of the "
+            "forward repeat bit for bit"
         )
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
         sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1

@@ -46,7 +46,8 @@ def flash_attn_func(
 
     Query i of Sq is at key Sk - Sq + i, both as far as they are used: masks and distances are
     aligned bottom-right. A row that sees no key is 0. q, k, v and s_aux have gradients, unless the
-    call has softcap, alibi_slopes, block_table, or a head dimension of v that is not q's.
+    call has block_table, or on a GPU softcap, alibi_slopes, or a head dimension of v that is not
+    q's.
 
     Args:
         q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most
@@ -59,8 +60,9 @@ def flash_attn_func(
         window_size: how many keys before and after its own a query sees; -1: all.
         softcap: scores become softcap * tanh(score / softcap); 0: as they are.
         alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H].
-        deterministic: the gradients are the same, bit for bit, each time, which they can be if no
-            argument below causal is given. Results of the forward always repeat.
+        deterministic: the gradients are the same, bit for bit, each time, as the CPU's always are;
+            a GPU's can be if no argument below causal is given. Results of the forward always
+            repeat.
         return_attn_probs: also return the log-sum-exp, and None in the place of the probabilities.
         seqused_q: how many queries of each sequence, at the front, there are, int32, [B]; the rows
             after them become 0. All if None.
@@ -165,8 +167,8 @@ def flash_attn_varlen_func(
         the output, [total, H, Dv]; or (output, lse, None), lse [H, total].
     """
     _refuse(
-        dropout_p, deterministic, qv=qv, q_descale=q_descale, k_descale=k_descale,
-        v_descale=v_descale, attention_chunk=attention_chunk or None,
+        dropout_p, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
+        attention_chunk=attention_chunk or None,
     )  # fmt: skip
     window, keys_and_values = checks.window_of(causal, window_size), {"k": k, "v": v}
     of_sequences = {
@@ -191,6 +193,7 @@ def flash_attn_varlen_func(
             seqused_k=seqused_k, leftpad_k=leftpad_k, block_table=block_table, s_aux=s_aux,
             alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap, out=out,
             window=window, num_splits=num_splits, with_lse=return_attn_probs,
+            deterministic=deterministic,
         )  # fmt: skip
     except InvalidArgument:
         sequences = cache.batch_of(q, cu_seqlens_q)
@@ -410,15 +413,10 @@ _UNSERVED = {
 }
 
 
-def _refuse(dropout_p: float = 0.0, deterministic: bool = False, **others: object) -> None:
+def _refuse(dropout_p: float = 0.0, **others: object) -> None:
     """Raises InvalidArgument for what no kernel does."""
     if dropout_p != 0:
         raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0: no kernel drops out")
-    if deterministic:
-        raise InvalidArgument(
-            "deterministic: got True, expected False: no backward is; results of the forward "
-            "repeat bit for bit"
-        )
     for name, value in others.items():
         if value is not None:
             got = "a tensor" if isinstance(value, torch.Tensor) else shown(value)

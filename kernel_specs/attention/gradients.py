@@ -1,10 +1,9 @@
 """The gradients of attention by PyTorch's own operators, on our output and its log-sum-exp, where
-no kernel of flash_backward gives them.
+no kernel of flash_backward or flash_prefill_backward gives them.
 
-On the CPU it is PyTorch's flash attention: one operator for equal lengths, else one sequence at a
-time, and a mask, which windows and other numbers of queries than keys become. On GPUs it is cuDNN's
-operator for equal lengths if PyTorch would use cuDNN for these tensors, else FlashAttention-2's,
-which takes packed sequences.
+On the CPU it is PyTorch's flash attention, for equal lengths. On GPUs it is cuDNN's operator for
+equal lengths if PyTorch would use cuDNN for these tensors, else FlashAttention-2's, which takes
+packed sequences.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import torch
@@ -120,28 +119,23 @@ def attention_gradient(
     return backward
 
 
-def _on_cpu(
-    do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: bool, mask: Any, scale: Any
-) -> Any:
-    """Returns dq, dk and dv of tensors [B, S, heads, D] and sums [B, H, S]."""
-    group = q.shape[2] // k.shape[2]
+def _cpu(do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: bool, scale: Any) -> Any:
+    seq_len_q, seq_len_k, group = q.shape[1], k.shape[1], q.shape[2] // k.shape[2]
+    mask = None
+    if causal and seq_len_q != seq_len_k:
+        hidden = torch.ones(seq_len_q, seq_len_k, dtype=torch.bool, device=q.device)
+        hidden = hidden.triu(seq_len_k - seq_len_q + 1)
+        mask = torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, float("-inf"))
     if group > 1:  # this operator takes as many heads of keys as of queries
         k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
     heads_first = (t.transpose(1, 2) for t in (do, q, k, v, o))
     gradients = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        *heads_first, lse, 0.0, causal, attn_mask=mask, scale=scale
+        *heads_first, lse, 0.0, causal and mask is None, attn_mask=mask, scale=scale
     )
     dq, dk, dv = (t.transpose(1, 2) for t in gradients)
     if group > 1:
         dk, dv = (t.unflatten(2, (-1, group)).sum(3) for t in (dk, dv))
     return dq, dk, dv
-
-
-def _cpu(do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: bool, scale: Any) -> Any:
-    mask = None
-    if causal and q.shape[1] != k.shape[1]:
-        causal, mask = False, _mask(q, q.shape[1], k.shape[1], -1, 0)
-    return _on_cpu(do, q, k, v, o, lse, causal, mask, scale)
 
 
 def _cudnn(do: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, causal: bool, scale: Any) -> Any:
@@ -199,20 +193,19 @@ def prefill_gradient(
                 f"{torch.__version__} has no backward of attention that would do; call it under "
                 "torch.no_grad()"
             )
-    window = [-1 if scalars[name] is None else scalars[name] for name in
-              ("window_left", "window_right")]  # fmt: skip
+    window: dict[str, Any] = {
+        name: -1 if scalars[name] is None else scalars[name]
+        for name in ("window_left", "window_right")
+    }
     scale = scalars["softmax_scale"]
 
     def backward(inputs: Tensors, outputs: Tensors, gradients: Tensors) -> Tensors:
         do, o, lse = gradients["o"], outputs["o"], outputs["lse"]
-        run: Any = packed_backward if do.is_cuda else _operator()
-        each = run(
-            do, *(inputs[name] for name in "qkv"), o, lse,
-            *(inputs.get(name) for name in _LENGTHS), *window, scale,
-        )  # fmt: skip
+        q, k, v = (inputs[name] for name in "qkv")
+        lengths: dict[str, Any] = {name: inputs.get(name) for name in _LENGTHS}
+        each = packed_backward(do, q, k, v, o, lse, **lengths, **window, scale=scale)
         named = dict(zip("qkv", each, strict=True))
         if "s_aux" in inputs:
-            q = inputs["q"]
             bounds = _bounds(q, inputs.get("cu_seqlens_q"), inputs.get("seqused_q"), None)
             named["s_aux"] = _of_sinks(inputs["s_aux"], do, o, lse, _unused(bounds, q))
         return named
@@ -306,104 +299,15 @@ def _unused(bounds: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return (part % 2 == 0).view(rows.shape[:2])
 
 
-@functools.cache
-def _operator() -> Any:
-    """Returns `_backward` as an operator, whose reads of lengths compiled graphs do not see."""
-    name = "kernelmint::flash_prefill_backward_for_cpu"
-    schema = (
-        "(Tensor do, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
-        + "".join(f"Tensor? {length}, " for length in _LENGTHS)
-        + "int window_left, int window_right, float? scale) -> (Tensor, Tensor, Tensor)"
-    )
-    operator = torch.library.custom_op(
-        name, _backward, mutates_args=(), device_types="cpu", schema=schema
-    )
-    operator.register_fake(lambda do, q, k, v, *rest: tuple(torch.empty_like(t) for t in (q, k, v)))
-    operator.register_autograd(_refuse_again)
-    return operator
-
-
-def _refuse_again(ctx: object, *gradients: torch.Tensor) -> None:
-    raise InvalidArgument("flash_prefill: its gradients cannot be differentiated again")
-
-
-def _backward(
-    do: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    o: torch.Tensor,
-    lse: torch.Tensor,
-    cu_seqlens_q: torch.Tensor | None,
-    cu_seqlens_k: torch.Tensor | None,
-    seqused_q: torch.Tensor | None,
-    seqused_k: torch.Tensor | None,
-    leftpad_k: torch.Tensor | None,
-    window_left: int,
-    window_right: int,
-    scale: float | None,
-) -> tuple[torch.Tensor, ...]:
-    dq, dk, dv = (torch.zeros_like(t) for t in (q, k, v))
-    count = q.shape[0] if cu_seqlens_q is None else len(cu_seqlens_q) - 1
-    of_queries = _spans(count, q.shape[1], cu_seqlens_q, seqused_q, None)
-    of_keys = _spans(count, k.shape[1], cu_seqlens_k, seqused_k, leftpad_k)
-    for rows, keys in zip(of_queries, of_keys, strict=True):
-        of_q, of_k = (max(0, each[1].stop - each[1].start) for each in (rows, keys))
-        if 0 in (of_q, of_k):
-            continue
-        mask = _mask(q, of_q, of_k, window_left, window_right)
-        # A row that sees no key has no sum; its probabilities are 0 by the mask.
-        sums = lse[rows[0], :, rows[1]].nan_to_num(neginf=0.0)
-        parts = _on_cpu(
-            do[rows][None], q[rows][None], k[keys][None], v[keys][None], o[rows][None],
-            sums.contiguous()[None], False, mask if mask.any() else None, scale,
-        )  # fmt: skip
-        for whole, at, part in zip((dq, dk, dv), (rows, keys, keys), parts, strict=True):
-            whole[at] = part[0]
-    return dq, dk, dv
-
-
-def _spans(
-    count: int,
-    size: int,
-    cu_seqlens: torch.Tensor | None,
-    seqused: torch.Tensor | None,
-    leftpad: torch.Tensor | None,
-) -> Iterator[tuple[int, slice]]:
-    """Yields the batch entry of each sequence, and the rows of it that are used."""
-    places = None if cu_seqlens is None else cu_seqlens.tolist()
-    for i in range(count):
-        begin, end = (0, size) if places is None else (places[i], places[i + 1])
-        begin, end = max(0, begin), min(end, size)  # kernels read no other rows
-        if seqused is not None:
-            end = min(end, begin + max(0, int(seqused[i])))
-        if leftpad is not None:
-            begin = min(end, begin + max(0, int(leftpad[i])))
-        yield (i if places is None else 0), slice(begin, end)
-
-
-def _mask(q: torch.Tensor, queries: int, keys: int, left: int, right: int) -> torch.Tensor:
-    """Returns 0 for the keys that a query sees, and -inf, [queries, keys], of q's dtype."""
-    steps = torch.arange(keys, device=q.device) - torch.arange(queries, device=q.device)[:, None]
-    ahead = steps - (keys - queries)
-    hidden = torch.zeros(queries, keys, dtype=torch.bool, device=q.device)
-    if left >= 0:
-        hidden |= ahead < -left
-    if right >= 0:
-        hidden |= ahead > right
-    return torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, float("-inf"))
-
-
 def no_second_derivative(
     parameters: Mapping[str, Any], inputs: Tensors, scalars: Mapping[str, Any]
 ) -> Callable[..., NoReturn]:
-    """Returns a backward of flash_backward that refuses: a graph that was recorded with these
-    gradients in it runs on inputs that require gradients."""
+    """Returns a backward of attention's gradients that refuses: a graph that was recorded with
+    these gradients in it runs on inputs that require gradients."""
 
     def backward(*tensors: Tensors) -> NoReturn:
         raise RuntimeError(
-            "flash_backward: no kernel differentiates attention's gradients: they cannot be "
-            "differentiated again"
+            "no kernel differentiates attention's gradients: they cannot be differentiated again"
         )
 
     return backward

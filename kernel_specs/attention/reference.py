@@ -227,6 +227,85 @@ def attention_backward(
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
 
 
+def prefill_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    seqused_q: Tensor | None = None,
+    seqused_k: Tensor | None = None,
+    leftpad_k: Tensor | None = None,
+    s_aux: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    window_left: int = -1,
+    window_right: int = -1,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns the gradients of q, k, v and s_aux in fp64, one sequence after the other.
+
+    With scores S, P = exp(S - lse), dP = dout v^T, and D, the sum of dout o over a row, dS is
+    P (dP - D), times the softcap's derivative. A sink's gradient is the sum of -exp(s_aux - lse) D.
+
+    Args:
+        dout: [B, Sq, H, Dv], or with `cu_seqlens_q` [1, total, H, Dv].
+        o: the output, like dout.
+        lse: log-sum-exp of each row of scores, [B or 1, H, Sq or total], natural log.
+
+    The other arguments: as `prefill`'s.
+
+    Returns:
+        dq, dk and dv, like q, k and v, 0 in rows of no sequence, and ds_aux, [H].
+    """
+    heads, head_dim = q.shape[2:]
+    group = heads // k.shape[2]
+    scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
+    batch = len(q) if cu_seqlens_q is None else len(cu_seqlens_q) - 1
+    dq, dk, dv = (torch.zeros_like(t, dtype=torch.float64) for t in (q, k, v))
+    ds_aux = q.new_zeros(heads, dtype=torch.float64)
+    for b in range(batch):
+        entry, rows = _rows(q, b, cu_seqlens_q, seqused_q)
+        of, keys_at = _rows(k, b, cu_seqlens_k, seqused_k)
+        first = 0 if leftpad_k is None else int(leftpad_k[b])
+        queries, length = rows.stop - rows.start, keys_at.stop - keys_at.start
+        keys_at = slice(min(keys_at.start + first, keys_at.stop), keys_at.stop)
+        columns = torch.arange(first, max(first, length), device=q.device)
+        own = torch.arange(queries, device=q.device)[:, None] + length - queries
+        hidden = torch.zeros(queries, len(columns), dtype=torch.bool, device=q.device)
+        if window_left >= 0:
+            hidden |= columns < own - window_left
+        if window_right >= 0:
+            hidden |= columns > own + window_right
+        of_rows, gradients, out = (t[entry, rows].double().transpose(0, 1) for t in (q, dout, o))
+        keys, values = (
+            t[of, keys_at].double().transpose(0, 1).repeat_interleave(group, 0) for t in (k, v)
+        )
+        scores = scale * of_rows @ keys.mT
+        slant = torch.ones_like(scores)
+        if 0 < softcap < math.inf:
+            share = torch.tanh(scores / softcap)
+            scores, slant = softcap * share, 1 - share**2
+        if alibi_slopes is not None:
+            scores = scores - alibi_slopes[b, :, None, None].double() * (own - columns).abs()
+        sums = lse[entry, :, rows].double()
+        probabilities = torch.exp(scores - sums.nan_to_num(neginf=math.inf)[..., None])
+        probabilities = probabilities.masked_fill(hidden, 0)
+        row_sums = (gradients * out).sum(-1)
+        gradient = probabilities * (gradients @ values.mT - row_sums[..., None]) * slant
+        dq[entry, rows] = (scale * gradient @ keys).transpose(0, 1)
+        of_keys = scale * gradient.mT @ of_rows, probabilities.mT @ gradients
+        for total, part in zip((dk, dv), of_keys, strict=True):
+            total[of, keys_at] = part.unflatten(0, (-1, group)).sum(1).transpose(0, 1)
+        if s_aux is not None:
+            ds_aux -= (torch.exp(s_aux.double()[:, None] - sums) * row_sums).sum(-1)
+    return dq, dk, dv, ds_aux
+
+
 class Intermediate(NamedTuple):
     """A tensor of the algorithm at one block of keys; block is -1 for what follows the loop."""
 

@@ -21,6 +21,7 @@ from runtime import packs
 from ..reference import prefill
 
 ROUNDINGS = {torch.float32: 2e-6, torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11}
+KERNEL = "flash_prefill.cpu.f32-d64-r64-c128"
 PLACES = torch.tensor([0, 60, 60, 61, 100], dtype=torch.int32)
 ON_GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 
@@ -48,8 +49,8 @@ def check(function: Any, leaves: list[torch.Tensor], **options: Any) -> None:
     of the output is NaN in the rows in which q is, which are of no sequence."""
     o = function(*leaves)
     do = torch.randn_like(o)
-    unused = leaves[0].detach().isnan()
-    found = torch.autograd.grad(o, leaves, do.masked_fill(unused, torch.nan))
+    unused = leaves[0].detach().isnan().any(-1)
+    found = torch.autograd.grad(o, leaves, do.masked_fill(unused[..., None], torch.nan))
     assert not found[0][unused].any()
     q, k, v, *sinks = exact = [t.detach().double().requires_grad_() for t in leaves]
     if sinks:
@@ -69,7 +70,10 @@ WINDOWS = [(-1, -1), (-1, 0), (9, 0), (5, 20)]
 
 def packed(window, options):
     def call(q, k, v, s_aux=None):
-        there = {name: tensor.to(q.device) for name, tensor in options.items()}
+        there = {
+            name: value.to(q.device) if isinstance(value, torch.Tensor) else value
+            for name, value in options.items()
+        }
         return runtime.flash_attn_varlen_func(
             q, k, v, there.pop("cu_seqlens_q", PLACES.to(q.device)), there.pop("cu_seqlens_k"),
             60, 60, softmax_scale=0.2, window_size=window, s_aux=s_aux, **there,
@@ -116,19 +120,20 @@ def test_packed_sequences(window, dtype, device):
         check(call, packed_inputs(lengths, dtype, device), **options)
 
 
-def check_padded_batch(causal, rows=30, dtype=torch.float32, device="cpu"):
+def check_padded_batch(causal, rows=30, dtype=torch.float32, device="cpu", call=None):
     leftpad, used = (ints(*each).to(device) for each in ((0, 7), (25, 30)))
     leaves = inputs(dtype, rows=(2, rows), keys=(2, 30), device=device)
     with torch.no_grad():
         for padded in leaves[1:3]:
             padded[0, 25:] = padded[1, :7] = torch.nan
-    check(
-        lambda q, k, v, s_aux: runtime.flash_attn_func(
+    options = {"leftpad_k": leftpad, "seqused_k": used, "window_right": 0 if causal else -1}
+
+    def public(q, k, v, s_aux):
+        return runtime.flash_attn_func(
             q, k, v, causal=causal, s_aux=s_aux, leftpad_k=leftpad, seqused_k=used
-        ),
-        leaves,
-        leftpad_k=leftpad, seqused_k=used, window_right=0 if causal else -1,
-    )  # fmt: skip
+        )
+
+    check(public if call is None else call(options), leaves, **options)
 
 
 def test_lengths_beyond_the_rows_that_there_are_count_these():
@@ -153,7 +158,7 @@ def test_second_derivatives_are_refused_by_name():
     q, k, v, _ = inputs(rows=(2, 30), keys=(2, 30))
     o = runtime.flash_attn_func(q, k, v, window_size=(3, 3))
     (dq,) = torch.autograd.grad(o.sum(), q, create_graph=True)
-    with pytest.raises(runtime.InvalidArgument, match=r"flash_prefill: .* differentiated again"):
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
         dq.sum().backward()
 
 
@@ -205,11 +210,42 @@ def gradient_module() -> Any:
     return packs.specs_module(packs.of("flash_prefill"), "kernel_specs.attention.gradients")
 
 
+class AsOnGpus(torch.autograd.Function):
+    """A call of a kernel of the CPU, whose gradients are made as those of a call on a GPU."""
+
+    @staticmethod
+    def forward(ctx, options, *tensors):
+        kernel = runtime.kernel(KERNEL)
+        *tensors, s_aux = tensors
+        inputs = dict(zip("qkv", tensors, strict=True))
+        o, lse = kernel(*tensors, s_aux=s_aux, **options, return_lse=True)
+        lengths = {name: each for name, each in options.items() if isinstance(each, torch.Tensor)}
+        ctx.inputs = inputs | lengths | ({} if s_aux is None else {"s_aux": s_aux})
+        ctx.outputs = {"o": o, "lse": lse}
+        names = ("softmax_scale", "softcap", "window_left", "window_right")
+        ctx.scalars = {"softcap": 0.0} | dict.fromkeys(names[2:], -1) | {"softmax_scale": None}
+        ctx.scalars |= {name: options[name] for name in names if name in options}
+        return o
+
+    @staticmethod
+    def backward(ctx, do):
+        make = gradient_module().prefill_gradient({}, ctx.inputs, ctx.scalars)
+        gradients = make(ctx.inputs, ctx.outputs, {"o": do})
+        return None, *(gradients.get(name) for name in ("q", "k", "v", "s_aux"))
+
+
+def as_on_gpus(options):
+    def call(q, k, v, s_aux=None):
+        packed = q.dim() == 3
+        q, k, v = (t[None] if packed else t for t in (q, k, v))
+        o = AsOnGpus.apply(options, q, k, v, s_aux)
+        return o[0] if packed else o
+
+    return call
+
+
 @pytest.fixture
-def as_on_gpus(monkeypatch) -> Iterator[None]:
-    """Calls on the CPU have gradients as those on GPUs have."""
-    module = gradient_module()
-    monkeypatch.setattr(module, "_operator", lambda: module.packed_backward)
+def operator_of_gpus() -> Iterator[None]:
     library = torch.library.Library("aten", "IMPL")
     library.impl("_flash_attention_backward", flash_attention_2s, "CPU")
     yield
@@ -217,16 +253,16 @@ def as_on_gpus(monkeypatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_what_gpus_are_asked_for(as_on_gpus, window):
+def test_what_gpus_are_asked_for(operator_of_gpus, window):
     for lengths in LENGTHS:
-        call, options = packed(window, lengths)
+        _, options = packed(window, lengths)
         leaves = packed_inputs(lengths)
         for tensors in (leaves, leaves[:3]):
-            check(call, tensors, **options)
-    check_padded_batch(causal=window == (-1, 0))
+            check(as_on_gpus(options), tensors, **options)
+    check_padded_batch(causal=window == (-1, 0), call=as_on_gpus)
     leaves = inputs(keys=(0,))[:3]
-    none = torch.zeros(2, dtype=torch.int32)
-    o = runtime.flash_attn_varlen_func(*leaves, ints(0, 100), none, 100, 0)
+    none = {"cu_seqlens_q": ints(0, 100), "cu_seqlens_k": torch.zeros(2, dtype=torch.int32)}
+    o = as_on_gpus(none)(*leaves)
     assert not any(t.any() for t in torch.autograd.grad(o.sum(), leaves))
 
 
@@ -265,31 +301,51 @@ def refuses_second_derivatives(of: int, error: type[Exception], message: str) ->
             penalty.backward(inputs=[leaf])
 
 
-@pytest.mark.parametrize("of", range(3))
+@pytest.mark.parametrize("of", range(4))
 def test_second_derivatives_are_refused_whichever_input_they_are_asked_for(of):
-    message = "flash_prefill: its gradients cannot be differentiated again"
-    refuses_second_derivatives(of, runtime.InvalidArgument, message)
+    refuses_second_derivatives(of, RuntimeError, "cannot be differentiated again")
 
 
-def test_second_derivatives_of_sinks_are_refused_since_the_log_sum_exp_has_no_first_ones():
-    message = "flash_prefill: its gradients take lse, which has none"
-    refuses_second_derivatives(3, RuntimeError, message)
+@pytest.mark.parametrize("dtype", ROUNDINGS, ids=str)
+def test_the_cpus_have_those_of_capped_and_biased_scores_and_of_wider_values(dtype):
+    slopes = torch.tensor([0.25, 0.0, 0.5, 0.03])
+    for lengths, window in zip(LENGTHS, WINDOWS, strict=True):
+        for extra in ({"softcap": 2.0}, {"alibi_slopes": slopes}, {}):
+            call, options = packed(window, {**lengths, **extra})
+            if "alibi_slopes" in options:
+                options["alibi_slopes"] = slopes.expand(4, -1)
+            leaves = packed_inputs(lengths, dtype)
+            if not extra:
+                leaves[2] = torch.cat([leaves[2], leaves[2]], -1).detach().requires_grad_()
+            check(call, leaves, **options)
+
+
+def test_the_cpus_repeat_bit_for_bit():
+    call, _ = packed((9, 0), {"cu_seqlens_k": PLACES, "deterministic": True})
+    leaves = inputs()
+    do = torch.randn(100, 4, 40)
+    first, again = (torch.autograd.grad(call(*leaves), leaves, do) for _ in range(2))
+    assert all(map(torch.equal, first, again))
+
+
+def test_pages_have_no_gradients_which_is_said_when_the_call_is_made():
+    q, k, v, _ = inputs()
+    k, v = (t.detach()[None] for t in (k, v))
+    table = torch.zeros(4, 1, dtype=torch.int32)
+    with pytest.raises(runtime.InvalidArgument, match=r"with block_table .* has no backward"):
+        runtime.flash_attn_varlen_func(q, k, v, PLACES, PLACES, 60, 60, block_table=table)
 
 
 @pytest.mark.parametrize(
-    ("reason", "options"),
+    ("reason", "softcap", "others"),
     [
-        ("softcap", {"softcap": 2.0}),
-        ("alibi_slopes", {"alibi_slopes": torch.rand(4)}),
-        ("block_table", {"block_table": torch.zeros(4, 1, dtype=torch.int32)}),
-        ("a head dimension of v, 16, that is not q's, 40,", {}),
+        ("softcap", 2.0, {}),
+        ("alibi_slopes", 0.0, {"alibi_slopes": torch.rand(1, 4)}),
+        ("a head dimension of v, 16, that is not q's, 40,", 0.0, {}),
     ],
 )
-def test_what_has_no_gradient_is_refused_by_name_when_the_call_is_made(reason, options):
-    q, k, v, _ = inputs()
-    if "block" in reason:
-        k, v = (t.detach()[None] for t in (k, v))
-    if not options:
-        v = v[..., :16]
+def test_what_has_no_gradient_on_gpus_is_refused_by_name(reason, softcap, others):
+    q, k, v, _ = inputs(rows=(1, 30), keys=(1, 30))
+    made = {"q": q, "k": k, "v": v[..., :16] if "head" in reason else v, **others}
     with pytest.raises(runtime.InvalidArgument, match=f"with {reason} PyTorch .* has no backward"):
-        runtime.flash_attn_varlen_func(q, k, v, PLACES, PLACES, 60, 60, **options)
+        gradient_module().prefill_gradient({}, made, {"softcap": softcap})

@@ -1,0 +1,163 @@
+"""flash_prefill_backward: every kernel that can run here against the fp64 oracle, on fresh random
+inputs, written over NaN. Bounds are those of flash_backward's tests."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import runtime
+from kernel_specs.attention.reference import prefill, prefill_backward
+from tests.kernels.lengths import keys_of
+
+HERE, ON_GPU = keys_of("flash_prefill_backward")
+KERNELS = [*HERE, *ON_GPU]
+ROUNDINGS = {torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11, torch.float32: 2e-6}
+
+WINDOWS = [(-1, -1), (-1, 0), (9, 0), (70, 20), (-1, 300), (200, -1)]
+CAPS = [0.0, 1.5, math.inf]
+# Of four sequences: lengths of queries and of keys, and what of them is used.
+LENGTHS = {
+    "equal": None,
+    "packed": ([60, 0, 1, 150], [60, 0, 1, 150]),
+    "other keys": ([64, 65, 1, 128], [129, 0, 257, 40]),
+    "used": ([60, 20, 70, 150], [200, 33, 5, 150]),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # products this small wait for a second thread longer than they take
+    yield
+    torch.set_num_threads(threads)
+
+
+def ints(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+class Call:
+    """A call of a kernel, whose tensors hold NaN where no sequence is."""
+
+    def __init__(self, key: str, lengths: str, window: tuple[int, int], softcap: float,
+                 has_sinks: bool, has_slopes: bool, head_dims: tuple[int, int],
+                 heads: tuple[int, int]) -> None:  # fmt: skip
+        self.kernel = runtime.kernel(key)
+        parameters = self.kernel.info.parameters
+        self.dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[
+            parameters["dtype"]
+        ]
+        head_dim, value_dim = (min(d, parameters["d_head"]) for d in head_dims)
+        of_q, of_k = LENGTHS[lengths] or ([70], [130])
+        batch, total_q, total_k = (1, sum(of_q), sum(of_k)) if LENGTHS[lengths] else (3, 70, 130)
+        self.q = self.random(batch, total_q, heads[0], head_dim)
+        self.k = self.random(batch, total_k, heads[1], head_dim)
+        self.v = self.random(batch, total_k, heads[1], value_dim)
+        self.dout = self.random(batch, total_q, heads[0], value_dim)
+        count = len(of_q) if LENGTHS[lengths] else batch
+        options: dict[str, Any] = {}
+        if LENGTHS[lengths]:
+            options["cu_seqlens_q"] = ints([0, *itertools.accumulate(of_q)])
+            options["cu_seqlens_k"] = ints([0, *itertools.accumulate(of_k)])
+        if lengths == "used":
+            options["seqused_q"] = ints([60, 0, 69, 100])
+            options["seqused_k"] = ints([131, 33, 0, 150])
+            options["leftpad_k"] = ints([2, 0, 0, 129])
+        if has_sinks:
+            options["s_aux"] = self.random(heads[0])
+        if has_slopes:
+            options["alibi_slopes"] = torch.rand(count, heads[0]) / 8
+        options |= {"window_left": window[0], "window_right": window[1], "softcap": softcap}
+        options["softmax_scale"] = 1.5 * head_dim**-0.5
+        self.options = options
+        o, lse = prefill(self.q, self.k, self.v, **options)
+        self.o, self.lse = o.to(self.dtype), lse.float()
+        if lengths == "used":
+            for tensor, of_each, used in (
+                (self.q, of_q, "seqused_q"),
+                (self.dout, of_q, "seqused_q"),
+                (self.k, of_k, "seqused_k"),
+                (self.v, of_k, "seqused_k"),
+            ):
+                begin = 0
+                for length, rows in zip(of_each, options[used].tolist(), strict=True):
+                    tensor[0, begin + rows : begin + length] = math.nan
+                    begin += length
+
+    def random(self, *shape: int) -> Tensor:
+        return torch.randn(shape).to(self.dtype)
+
+    def check(self) -> None:
+        inputs = self.dout, self.q, self.k, self.v, self.o, self.lse
+        outputs = [
+            torch.full_like(t, math.nan) for t in (self.q, self.k, self.v, self.q[0, 0, :, 0])
+        ]
+        self.kernel(*inputs, **self.options, return_ds_aux=True, out=tuple(outputs))
+        exact = prefill_backward(*inputs, **self.options)
+        rounding = ROUNDINGS[self.dtype]
+        for name, ours, true in zip(("dq", "dk", "dv", "ds_aux"), outputs, exact, strict=True):
+            allowed = max(rounding * true.norm().item(), 1e-2 * rounding * true.numel() ** 0.5)
+            error = (ours - true).norm().item()
+            assert error <= allowed, (name, error, allowed, self.options)
+
+
+def features() -> list[tuple[Any, ...]]:
+    """Returns calls in which every pair of values of two features occurs."""
+    axes = [
+        list(LENGTHS), WINDOWS, CAPS, [False, True], [False, True],
+        [(64, 64), (40, 64), (64, 8), (256, 136)], [(2, 2), (4, 1), (6, 2)],
+    ]  # fmt: skip
+    draw = random.Random(1)
+    missing = {
+        (i, a, j, b)
+        for i, j in itertools.combinations(range(len(axes)), 2)
+        for a in range(len(axes[i]))
+        for b in range(len(axes[j]))
+    }
+    calls = []
+    while missing:
+        i, a, j, b = min(missing)
+        places = [draw.randrange(len(axis)) for axis in axes]
+        places[i], places[j] = a, b
+        missing -= {
+            (m, places[m], n, places[n]) for m, n in itertools.combinations(range(len(axes)), 2)
+        }
+        calls.append(tuple(axis[place] for axis, place in zip(axes, places, strict=True)))
+    return calls
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_all_features_crossed_pairwise(key: str) -> None:
+    """A dtype's kernels, one for each head dimension, share the calls."""
+    d_head = runtime.kernel(key).info.parameters["d_head"]
+    for call in features()[(64, 128, 256).index(d_head) :: 3]:
+        Call(key, *call).check()
+
+
+@pytest.mark.parametrize("key", KERNELS)
+def test_the_same_bits_with_any_number_of_threads(key: str) -> None:
+    call = Call(key, "other keys", (70, 20), 0.0, True, True, (64, 64), (4, 2))
+    inputs = call.dout, call.q, call.k, call.v, call.o, call.lse
+    threads, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            results.append(call.kernel(*inputs, **call.options, return_ds_aux=True))
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        for first, again in zip(results[0], other, strict=True):
+            assert torch.equal(first, again)
+
+
+def test_many_sequences_and_a_long_one_in_one_call() -> None:
+    key = next(key for key in KERNELS if ".f32-d64-" in str(key))
+    LENGTHS["many"] = ([900, *range(1, 40)], [700, *range(40, 1, -1)])
+    Call(key, "many", (-1, 0), 0.0, False, False, (64, 64), (2, 1)).check()
