@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..tools.contenders import PACKED as contenders
-from ..tools.problems import packed as problems
+from ..tools.problems import Packed, packed
 
 __all__ = ["CASES", "contenders", "problems"]
+
+problems = partial(packed, Packed)
 
 _SIZES = {"H": 4, "Hk": 2, "D": 64, "Dv": 64, "Cq": 4, "Ck": 4, "pages": 1}
 

@@ -8,6 +8,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import kernelmint
 import runtime
 
-from .problems import Attention, Decoding, Gradients, Packed
+from .problems import Attention, Decoding, Gradients, Packed, PackedGradients
 
 
 def _named(function: Callable[..., Any], **arguments: Any) -> Call:
@@ -264,6 +265,37 @@ def _varlen_attn(problem: Packed, inputs: Inputs) -> Call | str:
     return partial(varlen_attn, *_tensors(inputs), ends, ends, most, most, **options)
 
 
+def _each_backward(problem: PackedGradients, inputs: Inputs) -> Call:
+    """Returns calls of PyTorch's operator for the CPU, which takes a window as a mask."""
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    group = problem.heads // problem.kv_heads
+    named = dict(inputs) | {n: inputs[n].repeat_interleave(group, 2) for n in "kv"}
+    rows = [slice(*pair) for pair in itertools.pairwise(inputs["cu_seqlens_q"].tolist())]
+
+    def mask(length: int) -> Tensor | None:
+        if problem.window < 0:
+            return None
+        hidden = torch.ones(length, length, dtype=torch.bool)
+        hidden = hidden.triu(1) | hidden.tril(-problem.window - 1)
+        return torch.zeros(hidden.shape, dtype=named["q"].dtype).masked_fill(hidden, -torch.inf)
+
+    def call() -> list[Tensor]:
+        gradients = [torch.empty_like(inputs[name]) for name in "qkv"]
+        for part in rows:
+            tensors = [named[n][:, part].transpose(1, 2) for n in ("dout", "q", "k", "v", "o")]
+            causal, hidden = problem.causal, mask(part.stop - part.start)
+            dq, dk, dv = backward(
+                *tensors, inputs["lse"][:, :, part].contiguous(), 0.0, causal and hidden is None,
+                attn_mask=hidden,
+            )  # fmt: skip
+            dk, dv = (t.unflatten(1, (-1, group)).sum(2) for t in (dk, dv))
+            for whole, gradient in zip(gradients, (dq, dk, dv), strict=True):
+                whole[:, part] = gradient.transpose(1, 2)
+        return gradients
+
+    return call
+
+
 _BOTH = {
     "FlashAttention-3": Contender(_packed_3, *_FA3),
     "FlashAttention-4": Contender(_packed_4, *_FA4),
@@ -276,6 +308,7 @@ PACKED = {
     "FlexAttention": Contender(_flex_attention),
     "kernelmint": Contender(_varlen, kernel=lambda problem, inputs: "kernelmint"),
 }
+PACKED_GRADIENTS = {"PyTorch flash, one sequence at a time": Contender(_each_backward, "cpu")}
 DECODING = {
     **_BOTH,
     "kernelmint": Contender(_with_cache, kernel=lambda problem, inputs: "kernelmint"),

@@ -253,6 +253,46 @@ class Packed(Problem):
 
 
 @dataclass(frozen=True)
+class PackedGradients(Packed):
+    """The gradients of q, k and v of packed sequences."""
+
+    @property
+    def operations(self) -> float:
+        """Counts the multiplications and additions of the five products."""
+        return 10.0 * self.pairs * self.heads * self.d_head
+
+    def inputs(self, device: torch.device) -> Inputs:
+        """Returns what a kernel of flash_prefill_backward takes."""
+        inputs = super().inputs(device)
+        q, k, v = (inputs.pop(name) for name in "qkv")
+        o, lse, _ = runtime.flash_attn_varlen_func(
+            q[0], k[0], v[0], inputs["cu_seqlens_q"], inputs["cu_seqlens_k"],
+            window_size=(self.window, 0 if self.causal else -1), return_attn_probs=True,
+        )  # fmt: skip
+        (dout,) = _normal(device, self.dtype, q.shape)
+        return {"dout": dout, "q": q, "k": k, "v": v, "o": o[None], "lse": lse[None], **inputs}
+
+    def part(self, inputs: Inputs) -> tuple[Inputs, Callable[[Results], Results]]:
+        """Returns the last key head of the longest sequence, and the query heads that share it."""
+        group, longest = self.heads // self.kv_heads, self.lengths.index(max(self.lengths))
+        begin, end = inputs["cu_seqlens_q"][longest : longest + 2].tolist()
+        smaller = dict(inputs)
+        for name, heads in {"dout": group, "q": group, "o": group, "k": 1, "v": 1}.items():
+            smaller[name] = inputs[name][:, begin:end, -heads:]
+        smaller["lse"] = inputs["lse"][:, -group:, begin:end]
+        for name in ("cu_seqlens_q", "cu_seqlens_k"):
+            smaller[name] = inputs[name].new_tensor([0, end - begin])
+        return smaller, lambda results: [
+            result.reshape(1, sum(self.lengths), -1, self.d_head)[:, begin:end, -heads:]
+            for result, heads in zip(results, (group, 1, 1), strict=False)
+        ]
+
+    def expected(self, inputs: Inputs, reference: Callable[..., Any]) -> Results:
+        """Returns dq, dk and dv."""
+        return list(reference(**inputs)[:3])
+
+
+@dataclass(frozen=True)
 class Decoding(Packed):
     """One query a sequence, [batch, 1, heads, d_head], over caches of [batch, keys, kv_heads,
     d_head], which the function fills and whose kernels only it calls."""
@@ -295,11 +335,11 @@ def mixed(count: int = 16, least: int = 128, most: int = 8192) -> tuple[int, ...
 
 
 def packed(
-    kernels: Sequence[KernelInfo], device: torch.device, *,
+    kind: type[Packed], kernels: Sequence[KernelInfo], device: torch.device, *,
     d_head: Sequence[int] = (128,), dtype: Sequence[str] = ("bf16",),
 ) -> list[Packed]:  # fmt: skip
-    """Returns sequences of mixed lengths, and windows of 1,024 in 16k; on a CPU fewer and shorter
-    ones."""
+    """Returns Packed or PackedGradients: sequences of mixed lengths, and windows of 1,024 in 16k;
+    on a CPU fewer and shorter ones."""
     on_gpu = device.type == "cuda"
     whole = mixed() if on_gpu else mixed(4, 64, 1024)
     windows = ((16384,), (16384,) * 4) if on_gpu else ((4096,),)
@@ -308,9 +348,9 @@ def packed(
         heads = _GPU_HIDDEN // columns if on_gpu else 4
         shapes = [(name, columns, heads, heads), (name, columns, heads, heads // 4)]
         masks = itertools.product(shapes, (False, True))
-        found += [Packed(*shape, causal, -1, whole) for shape, causal in masks]
+        found += [kind(*shape, causal, -1, whole) for shape, causal in masks]
         found += [
-            Packed(*s, True, 1023, lengths) for s, lengths in itertools.product(shapes, windows)
+            kind(*s, True, 1023, lengths) for s, lengths in itertools.product(shapes, windows)
         ]
     return found
 
