@@ -6,7 +6,7 @@
     runtime.kernel("flash_forward.cpu.f32-d64-r64-c128")(q, k, v)
     runtime.attention(q, k, v, causal=True)           # picks the kernel
 
-Without PyTorch, kernels can be listed and built, not called. docs/runtime.md has the whole of it.
+Without PyTorch, kernels can be listed and built, not called. docs/runtime.md says more.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """A family's front, imported when it is first asked for."""
+    """Returns a family's front, imported when it is first asked for."""
     if name in __all__ and not _pytorch.IS_INSTALLED:
         raise _pytorch.missing()
     try:

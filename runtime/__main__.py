@@ -39,7 +39,7 @@ def _version() -> str:
 
 
 def _torch() -> dict[str, Any]:
-    """What depends on PyTorch; each None if it is not installed."""
+    """Returns what depends on PyTorch; each value is None if PyTorch is not installed."""
     if not pytorch.IS_INSTALLED:
         return dict.fromkeys(("torch", "torch_cuda", "tensors", "threads"))
     return {
@@ -58,8 +58,8 @@ def _cpu_isa() -> str:
 
 
 def _verified(family: Family, target: str, infos: Iterable[KernelInfo]) -> dict[str, int]:
-    """How many kernels `kernelmint verify` found right as they are built here, by device; none
-    for a reason, if the rows cannot be read."""
+    """Counts the kernels that `kernelmint verify` found right as they are built here, by device.
+    If the rows cannot be read, the one entry is the reason, with 0."""
     try:
         return verified.where(family, target, {info.key for info in infos if info.built})
     except (VerifiedError, errors.PackError) as error:
@@ -67,7 +67,7 @@ def _verified(family: Family, target: str, infos: Iterable[KernelInfo]) -> dict[
 
 
 def collect() -> dict[str, Any]:
-    """Everything `info` shows, in plain data."""
+    """Collects everything that `info` shows, as plain data."""
     targets = []
     for family in manifest.families():
         for target in family.targets:
@@ -114,32 +114,32 @@ def collect() -> dict[str, Any]:
     }
 
 
-def show(found: dict[str, Any]) -> None:
-    """Prints what `collect` found, for people."""
+def show(facts: dict[str, Any]) -> None:
+    """Prints the facts that `collect` returns, for people."""
     rows = [
-        ("kernelmint", found["kernelmint"]),
-        ("extension", found["extension"]),
-        ("built", f"{found['compiler']}; ABI of packs {found['abi']}"),
-        ("python", found["python"]),
+        ("kernelmint", facts["kernelmint"]),
+        ("extension", facts["extension"]),
+        ("built", f"{facts['compiler']}; ABI of packs {facts['abi']}"),
+        ("python", facts["python"]),
     ]
-    if found["torch"] is None:
+    if facts["torch"] is None:
         rows += [
             ("PyTorch", "not installed: kernels can be listed and built, not called"),
-            ("CPU", found["cpu_isa"]),
+            ("CPU", facts["cpu_isa"]),
         ]
     else:
         rows += [
-            ("torch", f"{found['torch']}, CUDA {found['torch_cuda'] or 'none'}"),
-            ("tensors by", found["tensors"]),
-            ("CPU", f"{found['cpu_isa']}; {found['threads']} threads"),
+            ("torch", f"{facts['torch']}, CUDA {facts['torch_cuda'] or 'none'}"),
+            ("tensors by", facts["tensors"]),
+            ("CPU", f"{facts['cpu_isa']}; {facts['threads']} threads"),
         ]
     rows += [
         (f"GPU {device.index}", str(device))
-        for device in (devices.Properties(**d) for d in found["devices"])
+        for device in (devices.Properties(**d) for d in facts["devices"])
     ]
-    if not found["devices"]:
-        rows.append(("GPUs", "none" if found["torch"] else "unknown: PyTorch finds them"))
-    for pack in found["packs"]:
+    if not facts["devices"]:
+        rows.append(("GPUs", "none" if facts["torch"] else "unknown: PyTorch finds them"))
+    for pack in facts["packs"]:
         settings = pack["settings"]
         compiler = settings.get("c++", "unknown compiler")
         cuda = (
@@ -159,13 +159,13 @@ def show(found: dict[str, Any]) -> None:
             ),
             *(("", f"changed since: {name}") for name in pack["changed_sources"]),
         ]
-    rows.append(("cache", f"{found['cache']}, of what is built on demand: `kernelmint cache`"))
-    rows += [("unusable", reason) for reason in found["faults"]]
+    rows.append(("cache", f"{facts['cache']}, of what is built on demand: `kernelmint cache`"))
+    rows += [("unusable", reason) for reason in facts["faults"]]
     for name, value in rows:
         click.echo(f"{name:<12}{value}")
-    wide = max([16, *(len(row["family"]) for row in found["targets"])]) + 2
+    wide = max([16, *(len(row["family"]) for row in facts["targets"])]) + 2
     click.echo(f"\n{'family':<{wide}}{'target':<10}{'generated':>9}{'built':>8}{'available':>11}")
-    for row in found["targets"]:
+    for row in facts["targets"]:
         click.echo(
             f"{row['family']:<{wide}}{row['target']:<10}{row['generated']:>9}{row['built']:>8}"
             f"{row['available']:>11}{'  ' + row['reason'] if row['reason'] else ''}"
@@ -176,13 +176,13 @@ def show(found: dict[str, Any]) -> None:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Kernels by key."""
+    """Shows kernels by key."""
 
 
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def info(as_json: bool) -> None:
-    """Show versions, devices, targets, counts and reasons.
+    """Shows versions, devices, targets, counts and reasons.
 
     \b
     Examples:

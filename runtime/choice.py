@@ -123,7 +123,7 @@ def first(
 
     settings = {name: value for name, value in parameters.items() if value is not None}
     allowed = on_demand.allowed(family, _targets_for(family, device, target), settings)
-    if allowed is not None and allowed.keys and ondemand.wanted(family, None):
+    if allowed is not None and allowed.keys and ondemand.builds(family, None):
         return _chosen.setdefault(key, finding.kernel(allowed.keys[0]))
     raise KernelNotFound(_not_found(family, device, settings, refused, allowed))
 
@@ -269,7 +269,7 @@ def _unlisted(family: str, row: TunedRow) -> KernelInfo:
     """Returns the kernel of a row that no pack lists: it may be built on demand."""
     target = manifest.family(family).target(row.take.split(".")[1])
     why = None
-    if not ondemand.wanted(family, None):
+    if not ondemand.builds(family, None):
         why = (
             f"its row covers the call, but no pack holds it: runtime.kernel({row.take!r}, "
             "build=True) builds it"

@@ -1,4 +1,4 @@
-"""CUDA devices, and which of the build's targets they run."""
+"""CUDA devices, and the targets that they run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if pytorch.IS_INSTALLED:
 
 
 def why_not_its_kind(is_cuda: bool, device_type: str) -> str | None:
-    """Why a target's kernels take no tensors of a type of device, or None."""
+    """Returns why a target's kernels take no tensors of a type of device, or None."""
     if device_type == ("cuda" if is_cuda else "cpu"):
         return None
     return f"runs on {'a CUDA device' if is_cuda else 'the CPU'}"
@@ -28,7 +28,8 @@ _found_cuda = False
 
 
 def _forget_cuda() -> None:
-    """In a forked process, which may be unable to use the devices of its parent."""
+    """Forgets, in a forked process, that CUDA was found: the process may be unable to use its
+    parent's devices."""
     global _found_cuda
     _found_cuda = False
 
@@ -37,7 +38,7 @@ os.register_at_fork(after_in_child=_forget_cuda)
 
 
 def has_cuda() -> bool:
-    """Whether PyTorch is installed, and sees a CUDA device. One that was seen stays."""
+    """Returns whether PyTorch is installed and sees a CUDA device. A device that was seen stays."""
     global _found_cuda
     if not _found_cuda:
         _found_cuda = (
@@ -47,7 +48,7 @@ def has_cuda() -> bool:
 
 
 def why_no_cuda() -> str | None:
-    """Why there is no CUDA device to run a kernel on, or None."""
+    """Returns why there is no CUDA device to run a kernel on, or None."""
     if has_cuda():
         return None
     unknown = "" if pytorch.IS_INSTALLED else " (without PyTorch none is found)"
@@ -55,12 +56,12 @@ def why_no_cuda() -> str | None:
 
 
 def count() -> int:
-    """How many CUDA devices there are, if there are any."""
+    """Counts the CUDA devices, if there are any."""
     return torch.cuda.device_count()
 
 
 def capability_of(index: int) -> int:
-    """The compute capability of a CUDA device, 90 for 9.0."""
+    """Returns the compute capability of a CUDA device: 90 for 9.0."""
     major, minor = torch.cuda.get_device_capability(index)
     return 10 * major + minor
 
@@ -91,7 +92,7 @@ def sm_count(device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class Properties:
-    """What a CUDA device is; memory in bytes."""
+    """The properties of a CUDA device; memory in bytes."""
 
     index: int
     name: str
@@ -100,7 +101,7 @@ class Properties:
     memory: int
 
     def __str__(self) -> str:
-        """``9.0 (NVIDIA H200), 132 multiprocessors, 139.8 GiB``."""
+        """Returns ``9.0 (NVIDIA H200), 132 multiprocessors, 139.8 GiB``."""
         return (
             f"{self.capability} ({self.name}), {self.multiprocessors} multiprocessors, "
             f"{self.memory / 2**30:.1f} GiB"
@@ -108,27 +109,27 @@ class Properties:
 
 
 def properties() -> list[Properties]:
-    """The CUDA devices of this machine, in PyTorch's order; none if PyTorch has no CUDA."""
+    """Returns the CUDA devices of this machine in PyTorch's order; none if PyTorch has no CUDA."""
     if not has_cuda():
         return []
-    found = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    each = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
     return [
         Properties(i, p.name, f"{p.major}.{p.minor}", p.multi_processor_count, p.total_memory)
-        for i, p in enumerate(found)
+        for i, p in enumerate(each)
     ]
 
 
 @functools.cache
 def name(device: torch.device) -> str:
-    """What rows that were tuned call a device: ``NVIDIA H200``; a CPU by its model and the number
-    of processors that this process may use."""
+    """Returns a device's name in rows that were tuned: ``NVIDIA H200``; for a CPU its model and
+    the number of processors that this process may use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{processor()}, {len(os.sched_getaffinity(0))} processors"
 
 
 def processor() -> str:
-    """The model of this machine's processor."""
+    """Returns the model of this machine's processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -142,9 +143,10 @@ _MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97  # a CUdevice_attribute of the driver AP
 
 @functools.cache
 def facts(index: int) -> tuple[int, int]:
-    """What specs call `sm_count` and `max_shared_memory` of a CUDA device; memory in bytes.
+    """Returns `sm_count` and `max_shared_memory` of a CUDA device, as specs call them; memory in
+    bytes.
 
-    The driver is asked for the second, which PyTorch tells in its later versions alone.
+    The driver is asked for the second: only later versions of PyTorch tell it.
 
     Raises:
         RuntimeError: the driver does not tell.
@@ -164,15 +166,15 @@ def facts(index: int) -> tuple[int, int]:
 
 @functools.cache
 def describe(index: int) -> str:
-    """A CUDA device by compute capability and name: ``9.0 (NVIDIA H200)``."""
+    """Describes a CUDA device by compute capability and name: ``9.0 (NVIDIA H200)``."""
     major, minor = torch.cuda.get_device_capability(index)
     return f"{major}.{minor} ({torch.cuda.get_device_name(index)})"
 
 
 @functools.cache
 def why_no_isa(isas: tuple[str, ...]) -> str | None:
-    """Why this processor runs no CPU kernel of a pack that was compiled for these instruction sets,
-    or None if it does."""
+    """Returns why this processor runs no CPU kernel of a pack that was compiled for these
+    instruction sets, or None if it runs them."""
     here = _native.supported_cpu_isas()
     if any(isa in here for isa in isas):
         return None
@@ -184,36 +186,36 @@ def why_no_isa(isas: tuple[str, ...]) -> str | None:
 
 @functools.cache
 def why_unsuitable(target: str, index: int) -> str | None:
-    """Why the CUDA device `index` runs no kernel of a target, however it was compiled, or None if
-    it does. Arguments as for `why_unavailable`."""
-    wanted = of_target(target)
-    assert wanted is not None, target
-    if wanted.suits(capability_of(index)):
+    """Returns why the CUDA device `index` runs no kernel of a target, however it was compiled,
+    or None if it runs them. Arguments as for `why_unavailable`."""
+    required = of_target(target)
+    assert required is not None, target
+    if required.suits(capability_of(index)):
         return None
-    return f"needs compute capability {wanted.devices}, this device is {describe(index)}"
+    return f"needs compute capability {required.devices}, this device is {describe(index)}"
 
 
 @functools.cache
 def why_unavailable(target: str, architectures: tuple[str, ...], index: int) -> str | None:
-    """Why the CUDA device `index` cannot run a built target, or None if it can.
+    """Returns why the CUDA device `index` cannot run a built target, or None if it can.
 
     Args:
         target: a CUDA target's name, "sm80", "sm90a" or "sm100f".
-        architectures: what its pack was compiled for: "80", "90a".
+        architectures: those that its pack was compiled for: "80", "90a".
         index: a CUDA device ordinal.
     """
     if why := why_unsuitable(target, index):
         return why
-    wanted = of_target(target)
-    assert wanted is not None, target
+    required = of_target(target)
+    assert required is not None, target
     here = capability_of(index)
-    # Machine code alone is shipped: it runs on its own major version, from its minor version up.
+    # Packs ship only machine code, which runs on its own major version, from its minor version up.
     compiled = [
         built.capability
         for built in map(parse, architectures)
-        if built is not None and wanted.suits(built.capability)
+        if built is not None and required.suits(built.capability)
     ]
-    if wanted.suffix == "a" or any(a // 10 == here // 10 and a <= here for a in compiled):
+    if required.suffix == "a" or any(a // 10 == here // 10 and a <= here for a in compiled):
         return None
     names = ", ".join(f"{a // 10}.{a % 10}" for a in compiled)
     return (
@@ -223,8 +225,8 @@ def why_unavailable(target: str, architectures: tuple[str, ...], index: int) -> 
 
 
 def why_too_large(shared_memory: int, index: int) -> str | None:
-    """Why the CUDA device `index` cannot launch a kernel whose blocks take so many bytes of shared
-    memory, or None if it can."""
+    """Returns why the CUDA device `index` cannot launch a kernel whose blocks take so many bytes
+    of shared memory, or None if it can."""
     if not shared_memory or shared_memory <= (most := facts(index)[1]):
         return None
     return (

@@ -1,4 +1,4 @@
-"""What calling a kernel can raise, beside what PyTorch raises itself."""
+"""Errors that calling a kernel can raise, beside PyTorch's own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from codegen.core.words import did_you_mean
 
 
 class KernelNotFound(KeyError):  # noqa: N818 - the public name of the contract
-    """No built kernel answers to what was asked for."""
+    """The error for a kernel that is not there: no built kernel suits the key or the call."""
 
     def __str__(self) -> str:
         # KeyError shows its argument's repr, which would put this message on one quoted line.
@@ -18,15 +18,15 @@ class KernelNotFound(KeyError):  # noqa: N818 - the public name of the contract
 
 
 class InvalidArgument(ValueError):  # noqa: N818 - the public name of the contract
-    """An argument is wrong; the message names it, what it got and what it expected."""
+    """The error for a wrong argument: its name, what was passed and what was expected."""
 
 
 class TargetUnavailable(RuntimeError):  # noqa: N818 - the public name of the contract
-    """The kernel exists, but not for this build, this processor or this device."""
+    """The error for a kernel that exists, but not for this build, processor or device."""
 
 
 class BuildError(RuntimeError):
-    """A kernel could not be built; the message begins with its author's file and line."""
+    """The error for a kernel that cannot be built; it begins with its author's file and line."""
 
 
 class _Repr(reprlib.Repr):
@@ -42,25 +42,25 @@ _repr.maxstring = _repr.maxother = _repr.maxlong = 160
 
 
 def shown(value: object) -> str:
-    """`repr(value)` for a message: never long, and never an error of its own."""
+    """Returns `repr(value)` for a message: never long, and never an error of its own."""
     return _repr.repr(value)
 
 
 def unexpected(name: object, value: object, expected: str) -> InvalidArgument:
-    """What is said of a value whose type is wrong."""
+    """Returns the error for a value whose type is wrong."""
     kind = type(value).__name__
     article = "an" if kind[0] in "aeiouAEIOU" else "a"
     return InvalidArgument(f"{name}: got {article} {kind}, expected {expected}")
 
 
-def unlisted(name: str, value: str, known: Sequence[str]) -> str:
-    """What is said of a text that is not among those which an argument takes."""
-    meant = did_you_mean(value, known, list_few=False)
-    return f"{name}: got {shown(value)}, expected one of {', '.join(map(repr, known))}{meant}"
+def unlisted(name: str, value: str, texts: Sequence[str]) -> str:
+    """Returns the message for a text that is not among those that an argument takes."""
+    meant = did_you_mean(value, texts, list_few=False)
+    return f"{name}: got {shown(value)}, expected one of {', '.join(map(repr, texts))}{meant}"
 
 
 def text(value: object) -> str:
-    """A parameter's value for a message: a str as it is, but never long."""
+    """Returns a parameter's value for a message: a str as it is, but never long."""
     return value if isinstance(value, str) and len(value) <= _repr.maxstring else shown(value)
 
 

@@ -1,4 +1,4 @@
-"""Where the compiled extension of a checkout's `runtime` folder is, if one is installed."""
+"""The compiled extension of a checkout's `runtime` folder, if one is installed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def installed_beside(package: str) -> str:
-    """The folder of an installed `runtime` with an extension, other than `package`.
+    """Returns the folder of an installed `runtime` with an extension, other than `package`.
 
     Raises ImportError, with the command that fixes it, if there is none.
     """
     here = Path(package).resolve()
-    if (here.parent / "generated/manifest.json").is_file():  # the checkout, to compare with
+    if (here.parent / "generated/manifest.json").is_file():  # a checkout, to compare with
         others = [entry for entry in sys.path if Path(entry).resolve() != here.parent]
         spec = importlib.machinery.PathFinder.find_spec("runtime", others)
         for folder in (spec.submodule_search_locations if spec else None) or []:

@@ -1,4 +1,4 @@
-"""Finding a kernel by its key, its short form or its configuration."""
+"""Kernels by their key, their short form or their configuration."""
 
 from __future__ import annotations
 
@@ -39,85 +39,88 @@ from runtime.operators.calls import caller, eager_caller
 from runtime.pytorch import traced_as_constant
 
 _kernels: dict[str, Kernel] = {}
-_configurations: dict[tuple[object, ...], str] = {}  # keys, by what configurations say
+_configurations: dict[tuple[object, ...], str] = {}  # keys by the values of configurations
 _MOST_CONFIGURATIONS = 65_536
 packs.when_changed(_configurations.clear)
-_LOOK = 1.0  # seconds between two looks at what a kernel was built from: one outlasts many calls
-_next_look: dict[str, float] = {}  # by the monotonic clock, of kernels that were built on demand
+_LOOK = 1.0  # seconds between two looks at a kernel's sources: one look outlasts many calls
+_next_look: dict[str, float] = {}  # by the monotonic clock, if built on demand
 
 
 def kernel(key: str | Mapping[str, Any] | object, *, build: bool | None = None) -> Kernel:
-    """The kernel of a key, ready to call; a second call with one key returns the same object.
+    """Returns the kernel of a key, ready to call; a second call with one key returns the same
+    object.
 
     Args:
         key: a key, a short form (`kernelmint list --short` prints them), or a
             configuration: a mapping or a dataclass of parameters (`family` and `target` may be
-            among them). A parameter that it leaves out takes its default; without one, any of
-            its values, and one kernel must be left.
-        build: whether to build a kernel that is in no pack, or not for what is here, from its
-            family's spec, into the cache; of one that was built so, whether to build it anew if
-            its sources have changed. None: kernels of folders that `load` named, and all if
-            KERNELMINT_BUILD is `missing`; if it is `always`, those that packs hold as well.
-            Under torch.compile it is built while a graph is traced.
+            among them). A parameter that it leaves out takes its default. A parameter without a
+            default takes any of its values, and one kernel must be left.
+        build: whether to build, from its family's spec into the cache, a kernel that no pack holds
+            for this machine. A kernel that was built so is built anew if its sources have changed.
+            None builds kernels of folders that `load` named, and all kernels if KERNELMINT_BUILD is
+            `missing`; if it is `always`, also those that packs hold. Under torch.compile the kernel
+            is built while a graph is traced.
 
     Raises:
         KernelNotFound: no such kernel was generated, or a configuration leaves several.
-        TargetUnavailable: it was generated but is not in this build.
-        BuildError: it does not compile.
+        TargetUnavailable: the kernel was generated but is not in this build.
+        BuildError: the kernel does not compile.
     """
     if torch.compiler.is_dynamo_compiling():
         traced: Kernel = getattr(in_graphs, _resolved(key, build))
         return traced
     if not isinstance(key, str):
         key = _key_of(key, build)
-    found = _kernels.get(key)
-    if found is None:
+    kept = _kernels.get(key)
+    if kept is None:
         return _kernels.setdefault(key, _make(key, build, compiles=True))
     if not build and time.monotonic() < _next_look.get(key, math.inf):
-        return found
-    single = packs.single(found.info.family, key)
+        return kept
+    single = packs.single(kept.info.family, key)
     if single is None:
-        return found
+        return kept
     from runtime.ondemand import kernels as on_demand
 
     if build:
         fresh = on_demand.build([key])[key]
         if fresh is not single:
             listing.add_single(key, fresh)
-            found = _kernels[key] = _make(key, None, compiles=False)
+            kept = _kernels[key] = _make(key, None, compiles=False)
     else:
         on_demand.warn_if_stale(key, single)
         _next_look[key] = time.monotonic() + _LOOK
-    return found
+    return kept
 
 
 @traced_as_constant
 def _resolved(key: str | Mapping[str, Any] | object, build: bool | None) -> str:
-    """A kernel, by its name in graphs: resolved and built, if need be, while one is traced."""
+    """Returns a kernel's name in graphs: it is resolved, and built if need be, while one is
+    traced."""
     return kernel(key, build=build).name_in_graphs()
 
 
-known = _kernels.get
+resolved = _kernels.get
 
 
 def find(key: str) -> Kernel:
-    """The kernel of a key for an operator, which may run within a graph: nothing is compiled."""
-    found = _kernels.get(key)
-    return found if found is not None else _kernels.setdefault(key, _make(key, None, False))
+    """Returns the kernel of a key for an operator, which may run within a graph: nothing is
+    compiled."""
+    kept = _kernels.get(key)
+    return kept if kept is not None else _kernels.setdefault(key, _make(key, None, False))
 
 
 def describe(key: str) -> kernel_info.KernelInfo:
-    """What is known of a key for an operator that is traced: no device is needed, and the kernel
-    need not be built yet."""
+    """Describes the kernel of a key for an operator that is traced: no device is needed, and the
+    kernel need not be built yet."""
     family = key.partition(".")[0]
-    found = _info(family, key)
-    if found is None and family in ondemand.sources:
+    info = _info(family, key)
+    if info is None and family in ondemand.sources:
         from runtime.ondemand import kernels as on_demand
 
         part = on_demand.described(key)
         (target,) = part.targets
-        found = next(kernel_info.infos_of(part, target, target.kernels, "not built"))
-    return find(key).info if found is None else found
+        info = next(kernel_info.infos_of(part, target, target.kernels, "not built"))
+    return find(key).info if info is None else info
 
 
 def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
@@ -126,7 +129,7 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
         return kernel(key, build=build) if compiles else find(key)
     family = key.partition(".")[0]
     info = _info(family, key)
-    if packs.owner(family) is not None and ondemand.wanted(family, build):
+    if packs.owner(family) is not None and ondemand.builds(family, build):
         from runtime.ondemand import kernels as on_demand
 
         elsewhere = info is not None and info.is_cuda and not devices.has_cuda()
@@ -163,22 +166,22 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
     if pack is not packs.owner(family):
         _next_look[key] = time.monotonic() + _LOOK
     kernel_class: type[Kernel] = packs.face(pack, family)
-    made = kernel_class.of_key(key)(info, native, through_operator)
-    native.serve(made)  # plain calls; others go the way of the generated method
-    return made
+    kernel_object = kernel_class.of_key(key)(info, native, through_operator)
+    native.serve(kernel_object)  # plain calls; other calls go through the generated method
+    return kernel_object
 
 
 def _info(family: str, key: str) -> kernel_info.KernelInfo | None:
-    """What is known of a key; None if no pack lists it."""
+    """Describes the kernel of a key; returns None if no pack lists it."""
     if packs.owner(family) is None:
         return None
-    found = manifest.kernel(family, key)
-    # Of this one alone: whether others are available may take starting CUDA.
-    return None if found is None else next(kernel_info.infos_of(*found))
+    listed = manifest.kernel(family, key)
+    # Only this kernel: to see whether others are available may start CUDA.
+    return None if listed is None else next(kernel_info.infos_of(*listed))
 
 
-# How much of a key or a short form that names no kernel is compared and shown: comparing costs the
-# product of the lengths, and no key is longer.
+# The length of an unknown key or short form that is compared and shown: comparing costs the product
+# of the lengths, and no key is longer.
 _COMPARED = 300
 
 
@@ -187,23 +190,24 @@ def _abridged(key: str) -> str:
 
 
 def _key_of_short(short: str) -> str:
-    plain, known = listing.plain_short(short), listing.short_forms()
-    keys = known.get(plain, [])
+    plain, forms = listing.plain_short(short), listing.short_forms()
+    keys = forms.get(plain, [])
     if len(keys) == 1:
         return keys[0]
     if keys:
         raise KernelNotFound(
             f"{_abridged(short)} is the short form of {', '.join(keys)}: name one of them"
         )
-    near_forms, given = nearest(plain, known), _abridged(short)
+    near_forms, shown_form = nearest(plain, forms), _abridged(short)
     near = ", ".join(
         info.short
         for info in kernel_info.infos(manifest.families())
-        if info.short and info.key in {known[n][0] for n in near_forms}
+        if info.short and info.key in {forms[n][0] for n in near_forms}
     )
     raise KernelNotFound(
-        f"no kernel was generated for {given}. Nearest: {near or 'no kernel has a short form'}. "
-        f"`kernelmint explain '{given}'` says what became of it"
+        f"no kernel was generated for {shown_form}. Nearest: "
+        f"{near or 'no kernel has a short form'}. `kernelmint explain '{shown_form}'` says what "
+        "became of it"
     )
 
 
@@ -217,19 +221,19 @@ def _explain_unknown(key: str) -> str:
         count = sum(info.built for info in listing.kernels(parts[0]))
         what = f"{counted(count, 'kernel')} of {parts[0]} built, and not this one"
     near = nearest(key, (info.key for info in kernel_info.infos(manifest.families()) if info.built))
-    given = _abridged(key)
-    return f"{given}: {what}. Nearest built: {', '.join(near) or 'none'}. {_what_to_do(key)}"
+    shown_key = _abridged(key)
+    return f"{shown_key}: {what}. Nearest built: {', '.join(near) or 'none'}. {_what_to_do(key)}"
 
 
 def _what_to_do(key: str) -> str:
-    """How a kernel that no pack lists can be had, or why it cannot."""
+    """Returns how a kernel that no pack lists can be had, or why it cannot."""
     from runtime.ondemand import kernels as on_demand
     from runtime.ondemand.specs import here
 
-    family, given = key.partition(".")[0], _abridged(key)
+    family, shown_key = key.partition(".")[0], _abridged(key)
     add = (
-        f"In the project that has its spec, `kernelmint explain '{given}'` says what to add; then "
-        f"`{manifest.REGENERATE}` builds it"
+        f"In the project that has its spec, `kernelmint explain '{shown_key}'` says what to add; "
+        f"then `{manifest.REGENERATE}` builds it"
     )
     if packs.owner(family) is None:
         folder = repr(display_path(place)) if (place := here(family)) else "folder of specs"
@@ -243,24 +247,24 @@ def _what_to_do(key: str) -> str:
     if explained is None:
         return add
     if excluded := explained[1]:
-        return f"It cannot be built: {excluded} (`kernelmint explain '{given}'` says more)"
+        return f"It cannot be built: {excluded} (`kernelmint explain '{shown_key}'` says more)"
     return (
-        f"runtime.kernel({given!r}, build=True) builds it now, and KERNELMINT_BUILD=missing "
+        f"runtime.kernel({shown_key!r}, build=True) builds it now, and KERNELMINT_BUILD=missing "
         f"whatever is asked for. {add}"
     )
 
 
 def explain(key: str) -> str:
-    """What became of a key, as `kernelmint explain` says it: built, excluded and why, or how to
-    have it.
+    """Returns what became of a key, as `kernelmint explain` says it: built, excluded and why, or
+    how to have it.
 
     Args:
         key: a key of a family that is here, or a short form that names a kernel.
 
     Raises:
-        InvalidArgument: it is not a text.
+        InvalidArgument: the key is not a text.
         KernelNotFound: there is no such family, or its pack has no specs.
-        BuildError: its specs cannot be read.
+        BuildError: the specs cannot be read.
     """
     if not isinstance(key, str):
         raise unexpected("key", key, "a str")
@@ -271,34 +275,34 @@ def explain(key: str) -> str:
     family = key.partition(".")[0]
     if packs.owner(family) is None:
         raise KernelNotFound(_explain_unknown(key))
-    found = on_demand.explain(key)
-    if found is None:
+    explained = on_demand.explain(key)
+    if explained is None:
         raise KernelNotFound(
             f"{_abridged(key)}: {packs.owner(family)} has no specs to explain it by"
         )
-    return found[0]
+    return explained[0]
 
 
 def _key_of(config: Mapping[str, Any] | object, build: bool | None) -> str:
-    """The key of a configuration, kept by what it says."""
+    """Returns the key of a configuration, kept by the configuration's values."""
     if type(config) is not dict:
         config = _values(config)
     values = config.values()
-    said = (*config, *values, *map(type, values))  # 1 is no True
+    values_and_types = (*config, *values, *map(type, values))  # 1 equals True
     try:
-        key = _configurations.get(said)
+        key = _configurations.get(values_and_types)
     except Exception:  # a value that cannot be hashed or compared, which no parameter has
         return resolve(config, build)
     if key is None:
         key = resolve(config, build)
         if len(_configurations) >= _MOST_CONFIGURATIONS:
             _configurations.clear()
-        _configurations[said] = key
+        _configurations[values_and_types] = key
     return key
 
 
 def _values(config: Mapping[str, Any] | object) -> dict[str, Any]:
-    """The parameters of a configuration, by name."""
+    """Returns the parameters of a configuration, by name."""
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         return {name: getattr(config, name) for name in _names_of(type(config))}
     if isinstance(config, Mapping):
@@ -312,86 +316,87 @@ def _names_of(kind: type) -> tuple[str, ...]:
 
 
 def resolve(config: Mapping[str, Any] | object, build: bool | None = None) -> str:
-    """The key of a configuration given as a mapping or a dataclass; see `kernel`. If kernels are
-    to be built, it may be that of one which is not yet."""
-    wanted = {}
+    """Returns the key of a configuration given as a mapping or a dataclass; see `kernel`. If
+    kernels are to be built, the key may be that of a kernel which is not built yet."""
+    parameters = {}
     for name, value in _values(config).items():
         if not isinstance(name, str):
             raise unexpected("parameter", name, "its name")
-        wanted[name] = _plain(name, value)
-    candidates = listing.listed(wanted.pop("family", None), wanted.pop("target", None))
-    known = sorted({name for info in candidates for name in info.parameters})
-    for name in wanted:
-        listing.check_name("parameter", name, known)
+        parameters[name] = _plain(name, value)
+    candidates = listing.listed(parameters.pop("family", None), parameters.pop("target", None))
+    names = sorted({name for info in candidates for name in info.parameters})
+    for name in parameters:
+        listing.check_name("parameter", name, names)
     defaults = {scope: _defaults(*scope) for scope in {(i.family, i.target) for i in candidates}}
     matching = [
         info
         for info in candidates
-        if wanted.keys() <= info.parameters.keys()
-        and (defaults[info.family, info.target] | wanted).items() <= info.parameters.items()
+        if parameters.keys() <= info.parameters.keys()
+        and (defaults[info.family, info.target] | parameters).items() <= info.parameters.items()
     ]
     if len(matching) == 1:
         return matching[0].key
-    given = ", ".join(f"{name}={value}" for name, value in wanted.items())
+    settings = ", ".join(f"{name}={value}" for name, value in parameters.items())
     keys = [info.key for info in matching]
     if not matching:
-        keys, why = _buildable(wanted, defaults, build)
+        keys, why = _buildable(parameters, defaults, build)
         if len(keys) == 1:
             return keys[0]
         if not keys:
             key_of = {info.key: info.parameters for info in candidates}
-            near = min(key_of, key=lambda key: differing(key_of[key], wanted), default="none")
-            raise KernelNotFound(f"no kernel was generated for {given}. Nearest: {near}. {why}")
+            near = min(key_of, key=lambda key: differing(key_of[key], parameters), default="none")
+            raise KernelNotFound(f"no kernel was generated for {settings}. Nearest: {near}. {why}")
     raise KernelNotFound(
-        f"{given} leaves {len(keys)} kernels; name more parameters: "
+        f"{settings} leaves {len(keys)} kernels; name more parameters: "
         f"{', '.join(keys[:8])}{', …' if len(keys) > 8 else ''}"
     )
 
 
-def differing(own: Mapping[str, Any], wanted: Mapping[str, Any]) -> tuple[int, int]:
-    """How far a kernel's parameters are from others."""
-    pairs = [(own.get(name), value) for name, value in wanted.items() if own.get(name) != value]
+def differing(own: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[int, int]:
+    """Returns how far a kernel's parameters are from others."""
+    pairs = [(own.get(name), value) for name, value in others.items() if own.get(name) != value]
     return len(pairs), sum(abs(a - b) for a, b in pairs if type(a) is type(b) is int)
 
 
 def _buildable(
-    wanted: Mapping[str, Any],
+    parameters: Mapping[str, Any],
     defaults: Mapping[tuple[str, str], Mapping[str, Any]],
     build: bool | None,
 ) -> tuple[list[str], str]:
-    """The keys of kernels with the parameters `wanted` that are to be built now, by targets, which
-    are given with what they leave out; and what to do if there are none."""
+    """Returns the keys of kernels with the `parameters` that are to be built now, and what to do
+    if there are none. Targets come with the defaults of parameters that are left out."""
     from runtime.ondemand import kernels as on_demand
 
     keys: list[str] = []
     reasons: list[str] = []
     for (family, target), left_out in defaults.items():
-        found = on_demand.allowed(family, [target], {**left_out, **wanted})
-        if found is not None and ondemand.wanted(family, build):
-            keys += found.keys
-        if found is not None and found.keys:
-            reasons.append(f"runtime.kernel({found.keys[0]!r}, build=True) builds one now")
-        elif found is not None:
-            reasons += found.reasons
+        allowed = on_demand.allowed(family, [target], {**left_out, **parameters})
+        if allowed is not None and ondemand.builds(family, build):
+            keys += allowed.keys
+        if allowed is not None and allowed.keys:
+            reasons.append(f"runtime.kernel({allowed.keys[0]!r}, build=True) builds one now")
+        elif allowed is not None:
+            reasons += allowed.reasons
     why = "; ".join(dict.fromkeys(reasons)) or "`kernelmint list` shows what was"
     return keys, why
 
 
 def _defaults(family: str, target: str) -> dict[str, Any]:
-    """What the parameters of a target are that a configuration leaves out."""
-    known = manifest.family(family)
-    (own,) = (t.parameters for t in known.targets if t.name == target)
-    return {p.name: p.default for p in (*known.parameters, *own) if p.default is not None}
+    """Returns the defaults of a target's parameters, for those that a configuration leaves out."""
+    whole = manifest.family(family)
+    (own,) = (t.parameters for t in whole.targets if t.name == target)
+    return {p.name: p.default for p in (*whole.parameters, *own) if p.default is not None}
 
 
 def _plain(name: object, value: object) -> Any:
-    """A parameter's value as specs write it: torch.bfloat16, DType.BF16 and "BF16" are bf16."""
+    """Returns a parameter's value as specs write it: torch.bfloat16, DType.BF16 and "BF16" are
+    bf16."""
     if isinstance(value, torch.dtype):
         return tensors.dtype_name(value)
     if isinstance(value, enum.Enum):
         return value.name.lower()
     if isinstance(value, str):
         return value.lower()
-    if isinstance(value, numbers.Integral):  # NumPy's too
+    if isinstance(value, numbers.Integral):  # also NumPy's
         return value if isinstance(value, bool) else int(value)
     raise unexpected(name, value, "an int, a bool, a str, an enum or a dtype")

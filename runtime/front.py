@@ -55,8 +55,8 @@ class _Input(NamedTuple):
     dtype: str
 
 
-class _Known(NamedTuple):
-    """What fronts know of a family.
+class _Facts(NamedTuple):
+    """The facts of a family that fronts use.
 
     Attributes:
         inputs: the inputs.
@@ -79,19 +79,19 @@ class _Known(NamedTuple):
     memory: tuple[tuple[str, int, int], ...]
 
 
-_families: dict[str, _Known] = {}
+_families: dict[str, _Facts] = {}
 packs.when_changed(_families.clear)
 
 
 @traced_as_constant
-def _known(family: str) -> _Known:
+def _facts(family: str) -> _Facts:
     """Returns what fronts know of a family, kept until packs change."""
     if family not in _families:
         _families[family] = _read(family)
     return _families[family]
 
 
-def _read(name: str) -> _Known:
+def _read(name: str) -> _Facts:
     family = manifest.family(name)
     parameters = {parameter.name for parameter in family.parameters}
     inputs = tuple(
@@ -109,7 +109,7 @@ def _read(name: str) -> _Known:
         p.name: (p.type, tuple(map(str, (p.values if p.type == "enum" else ()) or ())))
         for p in reversed((*family.parameters, *own))
     }
-    return _Known(
+    return _Facts(
         inputs=inputs,
         places={tensor.name: place for place, tensor in enumerate(inputs)},
         outputs=tuple((tensor.name, tensor.optional) for tensor in family.outputs),
@@ -211,13 +211,14 @@ class Front:
 
         Scalars that are left out have their defaults.
         """
-        known = _known(self._family)
-        inputs = self._as_spec_all(known, inputs) if permuted else inputs
-        call = self._read_call(known, inputs, scalars, requested, flags)
+        facts = _facts(self._family)
+        inputs = self._as_spec_all(facts, inputs) if permuted else inputs
+        call = self._read_call(facts, inputs, scalars, requested, flags)
         return choice.explain(self._family, *call, self._tuned)
 
     def __reduce__(self) -> tuple[Callable[..., Front], tuple[Any, ...]]:
-        """Pickles the constructor's arguments; pickle, or its copier, must find `takes`."""
+        """Returns the constructor's arguments to pickle; pickle, or its copier, must find
+        `takes`."""
         flags, permuted = dict(self._flags), dict(self._permuted)
         return _unpickled, (self._family, self._takes, flags, permuted, self._tuned)
 
@@ -230,21 +231,21 @@ class Front:
         permuted: bool = False,
     ) -> Kernel:
         """Returns the kernel that a call of these arguments takes; see `__call__`."""
-        known = _known(self._family)
+        facts = _facts(self._family)
         if permuted:
-            inputs = self._as_spec_all(known, inputs)
+            inputs = self._as_spec_all(facts, inputs)
         if self._layouts and (_is_dynamo_compiling() or any(map(_is_opaque, inputs))):
-            # How tensors lie is known when the graph runs: its operator chooses then, among what
-            # is built now.
+            # A graph knows how tensors lie when it runs: its operator chooses then, among kernels
+            # that are built now.
             for is_aligned in (True, False):
-                call = self._read_call(known, inputs, scalars, requested, flags, is_aligned)
+                call = self._read_call(facts, inputs, scalars, requested, flags, is_aligned)
                 kernel = open_choice.take(self._family, *call, self._tuned)
             _, parameters, _, target = call
             names = tuple([name for name, _ in self._flags])
             return open_choice.leave_to_front(
                 self._family, kernel._key, parameters, target, self._tuned, names, flags
             )
-        call = self._read_call(known, inputs, scalars, requested, flags)
+        call = self._read_call(facts, inputs, scalars, requested, flags)
         return open_choice.take(self._family, *call, self._tuned)
 
     def _otherwise(
@@ -266,21 +267,21 @@ class Front:
             kernel = self.find(inputs, scalars, requested, flags)
             run = kernel._call if not explains else functools.partial(_zeros, kernel)
             return run(inputs, scalars, requested, out)
-        known = _known(self._family)
-        inputs = self._as_spec_all(known, inputs)
+        facts = _facts(self._family)
+        inputs = self._as_spec_all(facts, inputs)
         # Anything but a bool is the kernel's to refuse.
-        wanted = dict(zip(known.optional_outputs, requested, strict=True))
-        outputs = [name for name, _ in known.outputs if wanted.get(name, True) is True]
+        requests = dict(zip(facts.optional_outputs, requested, strict=True))
+        outputs = [name for name, _ in facts.outputs if requests.get(name, True) is True]
         memory = out
         if isinstance(out, (tuple, list)):
             memory = tuple(
                 [
-                    self._as_spec(known, o, f"out ({o})", t)
+                    self._as_spec(facts, o, f"out ({o})", t)
                     for o, t in zip(outputs, out, strict=False)
                 ]
             )
         elif out is not None:
-            memory = self._as_spec(known, outputs[0], f"out ({outputs[0]})", out)
+            memory = self._as_spec(facts, outputs[0], f"out ({outputs[0]})", out)
         kernel = self.find(inputs, scalars, requested, flags)
         run = kernel._call if not explains else functools.partial(_zeros, kernel)
         result = run(inputs, scalars, requested, memory)
@@ -290,15 +291,15 @@ class Front:
             return tuple(map(self._as_caller, outputs, result))
         return self._as_caller(outputs[0], result)
 
-    def _as_spec_all(self, known: _Known, inputs: Inputs) -> Inputs:
+    def _as_spec_all(self, facts: _Facts, inputs: Inputs) -> Inputs:
         return tuple(
             [
-                self._as_spec(known, each.name, each.name, tensor)
-                for each, tensor in zip(known.inputs, inputs, strict=True)
+                self._as_spec(facts, each.name, each.name, tensor)
+                for each, tensor in zip(facts.inputs, inputs, strict=True)
             ]
         )
 
-    def _as_spec(self, known: _Known, name: str, shown: str, tensor: Any) -> Any:
+    def _as_spec(self, facts: _Facts, name: str, shown: str, tensor: Any) -> Any:
         """Returns a caller's tensor, which messages call `shown`, with the spec's order of
         dimensions."""
         order = self._permuted.get(name)
@@ -307,7 +308,7 @@ class Front:
         tensors.extents(shown, tensor, len(order))
         try:
             tensor = tensor.permute([order.index(i) for i in sorted(order)])
-            for i in range(known.ranks[name]):
+            for i in range(facts.ranks[name]):
                 if i not in order:
                     tensor = tensor.unsqueeze(i)
             return tensor
@@ -334,7 +335,7 @@ class Front:
 
     def _read_call(
         self,
-        known: _Known,
+        facts: _Facts,
         inputs: Inputs,
         scalars: tuple[Scalar, ...],
         requested: tuple[bool, ...],
@@ -350,7 +351,7 @@ class Front:
         parameters: dict[str, Any] = {}
         sizes: dict[str, Any] = {}
         for (name, dims, is_optional, on_host, dtype), tensor in zip(
-            known.inputs, inputs, strict=True
+            facts.inputs, inputs, strict=True
         ):
             if is_optional:
                 sizes[name] = tensor is not None
@@ -361,7 +362,7 @@ class Front:
             for dim in dims:
                 is_new = is_new or bool(dim and dim not in sizes)
             if not is_new:
-                continue  # what else may be wrong is the kernel's to refuse
+                continue  # the kernel refuses whatever else may be wrong
             extents = tensors.extents(name, tensor, len(dims))
             assert tensor is not None
             for dim, extent in zip(dims, extents, strict=True):
@@ -371,26 +372,26 @@ class Front:
                 parameters[dtype] = tensors.dtype_name(tensor.dtype)
             if is_first:
                 device = tensor.device
-        for (name, _, _, _), number in zip(known.scalars, scalars, strict=False):
+        for (name, _, _, _), number in zip(facts.scalars, scalars, strict=False):
             if number is not None:
                 sizes[name] = number
-        for name, wish in zip(known.optional_outputs, requested, strict=False):
+        for name, wish in zip(facts.optional_outputs, requested, strict=False):
             sizes[name] = wish is True
-        if known.memory:
-            sizes.update(tensors.expanded(inputs, known.memory))
+        if facts.memory:
+            sizes.update(tensors.expanded(inputs, facts.memory))
         if self._named:
-            named = self._named_values(known, device, {**sizes, **parameters}, inputs, is_aligned)
+            named = self._named_values(facts, device, {**sizes, **parameters}, inputs, is_aligned)
             parameters.update(self._taken(named))
         for (name, default), value in zip(self._flags, flags, strict=True):
             if name != "target" and (value is not None or default is not None):
-                _check_flag(name, value, *known.flags[name])
+                _check_flag(name, value, *facts.flags[name])
             parameters[name] = value
         target = parameters.pop("target", None)
         return device, parameters, sizes, target
 
     def _named_values(
         self,
-        known: _Known,
+        facts: _Facts,
         device: Any,
         values: Mapping[str, Any],
         inputs: Inputs,
@@ -403,11 +404,11 @@ class Front:
         for name in self._named:
             if name in values:
                 named[name] = values[name]
-        for name, python, texts, is_required in known.scalars:
+        for name, python, texts, is_required in facts.scalars:
             if name in self._named:
                 named[name] = tensors.number(name, named.get(name), python, texts, is_required)
         for name, what, argument, number in self._layouts:
-            tensor = inputs[known.places[argument]]
+            tensor = inputs[facts.places[argument]]
             if tensor is None:
                 named[name] = 0
             elif what == "stride":
@@ -436,16 +437,16 @@ class Front:
         self,
     ) -> tuple[list[Any], list[int], list[int], dict[int, tuple[tuple[int, ...], int]]]:
         """Returns what Selector compares of a call."""
-        known = _known(self._family)
+        facts = _facts(self._family)
         places = {t.name: i for i, t in enumerate(manifest.family(self._family).tensors)}
         deciding = {*rows_of(self._family).deciding, *self._named}
         from_required: set[str] = (
             set()
         )  # symbols and dtypes that inputs which are always there give
-        names = dict.fromkeys((*self._named, *(name for name, _, _ in known.memory)))
+        names = dict.fromkeys((*self._named, *(name for name, _, _ in facts.memory)))
         layouts = [parts for parts in map(layout, names) if parts]
         inputs = []
-        for name, dims, is_optional, on_host, dtype in known.inputs:
+        for name, dims, is_optional, on_host, dtype in facts.inputs:
             counting = [i for i, dim in enumerate(dims) if dim in deciding - from_required]
             has_dtype = bool(dtype) and dtype not in from_required
             lies = [
@@ -457,11 +458,11 @@ class Front:
             )
             if not is_optional:
                 from_required |= {*dims, dtype}
-        scalars = [i for i, (name, *_) in enumerate(known.scalars) if name in deciding]
-        outputs = known.optional_outputs
+        scalars = [i for i, (name, *_) in enumerate(facts.scalars) if name in deciding]
+        outputs = facts.optional_outputs
         requested = [i for i, name in enumerate(outputs) if name in deciding]
         orders = {
-            places[name]: (order, known.ranks[name]) for name, order in self._permuted.items()
+            places[name]: (order, facts.ranks[name]) for name, order in self._permuted.items()
         }
         return inputs, scalars, requested, orders
 
@@ -611,7 +612,7 @@ def of_call(key: str, call: LazyArguments) -> Kernel:
         front, defaults = of_family(open_.family, tuple(open_.flags))
         flags = (*defaults, *open_.flags.values())
         return front.find(arguments.inputs, arguments.scalars, arguments.requested, flags)
-    memory = _known(open_.family).memory
+    memory = _facts(open_.family).memory
     sizes = {**arguments.sizes, **tensors.expanded(arguments.inputs, memory)}
     return open_choice.take(
         open_.family, arguments.device, open_.parameters, sizes, open_.target, open_.tuned

@@ -1,5 +1,5 @@
-"""Gradients that a family's spec declares: by kernels of another family of its pack, which are
-picked as its front picks them."""
+"""Gradients that a family's spec declares: kernels of another family of its pack give them, which
+that family's front chooses."""
 
 from __future__ import annotations
 
@@ -27,23 +27,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What calls of the family that gives the gradients take."""
+    """The arguments that calls of the family that gives the gradients take."""
 
     gradient: DeclaredGradient
     other: Family
     front: Front
     flags: tuple[Any, ...]  # the front's own defaults
-    parameters: tuple[tuple[Expression, type], ...]  # of the kernel: the flags behind them
+    parameters: tuple[
+        tuple[Expression, type], ...
+    ]  # the kernel's parameters: the flags that follow
     scalars: tuple[Expression | None, ...]
-    shapes: Mapping[str, list[Expression]]  # of zeros
-    named: frozenset[str]  # by expressions
+    shapes: Mapping[str, list[Expression]]  # shapes of zeros
+    named: frozenset[str]  # names in the expressions
     again: frozenset[str]  # the inputs that have gradients in turn
-    requires: tuple[tuple[Expression, str], ...]  # of a call, and why
+    requires: tuple[tuple[Expression, str], ...]  # conditions on a call, and why
 
 
 @functools.cache
 def _plan(arguments: Arguments, when: str) -> _Plan:
-    """That of its gradient for such calls."""
+    """Returns the plan of the gradient for such calls."""
     scope = arguments.scope
     gradient = next(g for g in arguments.family.gradients if g.when == when)
     assert isinstance(gradient, DeclaredGradient)
@@ -62,8 +64,8 @@ def _plan(arguments: Arguments, when: str) -> _Plan:
         argument.name: [parse(dim, scope, "int") for dim in passed.shape]
         for argument, passed in zip(other.inputs, gradient.tensors, strict=True)
     }
-    found = [expression for expression, _ in (*parameters.values(), *requires)]
-    found += [dim for shape in shapes.values() for dim in shape]
+    expressions = [expression for expression, _ in (*parameters.values(), *requires)]
+    expressions += [dim for shape in shapes.values() for dim in shape]
     front, flags = of_family(other.name, tuple(parameters))
     return _Plan(
         gradient=gradient,
@@ -73,7 +75,9 @@ def _plan(arguments: Arguments, when: str) -> _Plan:
         parameters=tuple(parameters.values()),
         scalars=scalars,
         shapes=shapes,
-        named=frozenset(name for e in (*found, *scalars) if e is not None for name in e.names),
+        named=frozenset(
+            name for e in (*expressions, *scalars) if e is not None for name in e.names
+        ),
         again=frozenset.intersection(*(frozenset(g.inputs) for g in other.gradients))
         if other.gradients
         else frozenset(),
@@ -86,10 +90,10 @@ class Backward:
     """The backward of one call.
 
     Attributes:
-        arguments: of the family that was called.
-        plan: what gives its gradients takes.
+        arguments: the arguments of the family that was called.
+        plan: the plan of its gradients.
         info: the kernel that was called.
-        scope: what expressions may name of the call: sizes, scalars, and which tensors there are.
+        scope: the values that expressions may name: sizes, scalars, and which tensors are there.
     """
 
     arguments: Arguments
@@ -100,12 +104,12 @@ class Backward:
     def __call__(
         self, inputs: Tensors, outputs: Tensors, gradients: Tensors, needed: list[str]
     ) -> Tensors:
-        """The gradients of the inputs that are `needed`, of inputs and outputs that were saved and
-        of the outputs' gradients."""
+        """Returns the gradients of the inputs that are `needed`, from inputs and outputs that
+        were saved and from the outputs' gradients."""
         plan = self.plan
         returns = plan.gradient.returns
         wished = {returns[name] for name in needed}
-        given: dict[str, torch.Tensor | None] = {}
+        passed_tensors: dict[str, torch.Tensor | None] = {}
         for argument, passed in zip(plan.other.inputs, plan.gradient.tensors, strict=True):
             tensor = None
             if passed.what == "input":
@@ -120,12 +124,12 @@ class Backward:
                 tensor = gradients[plan.gradient.outputs[0]].new_zeros(shape, dtype=dtype)
             if passed.contiguous and tensor is not None:
                 tensor = tensor.contiguous()
-            given[argument.name] = tensor
-        asking = {name for name, t in given.items() if t is not None and t.requires_grad}
+            passed_tensors[argument.name] = tensor
+        asking = {name for name, t in passed_tensors.items() if t is not None and t.requires_grad}
         is_last = torch.is_grad_enabled() and not asking <= plan.again
         with torch.set_grad_enabled(torch.is_grad_enabled() and not is_last):
             result = plan.front(
-                tuple(given.values()),
+                tuple(passed_tensors.values()),
                 tuple([None if e is None else self._value(e) for e in plan.scalars]),
                 tuple([a.name in wished for a in plan.other.outputs if a.optional]),
                 None,
@@ -133,15 +137,15 @@ class Backward:
             )
         computed = [a.name for a in plan.other.outputs if not a.optional or a.name in wished]
         results = result if isinstance(result, tuple) else (result,)
-        found: dict[str, Any] = {**given, **dict(zip(computed, results, strict=False))}
-        returned = {name: found[returns[name]] for name in needed}  # autograd casts them
+        available: dict[str, Any] = {**passed_tensors, **dict(zip(computed, results, strict=False))}
+        returned = {name: available[returns[name]] for name in needed}  # autograd casts them
         if not is_last:
             return returned
         message = (
             f"{self.arguments.name}: its gradients are {plan.other.name}'s, which has none: they "
             "cannot be differentiated again"
         )
-        return refused(message, returned, [t for t in given.values() if t is not None])
+        return refused(message, returned, [t for t in passed_tensors.values() if t is not None])
 
     def _value(self, expression: Expression) -> Any:
         return extent(expression, self.scope, self.info)
@@ -153,12 +157,12 @@ def of_call(
     info: KernelInfo,
     inputs: Inputs,
     scalars: tuple[Scalar, ...],
-    asked: Mapping[str, bool],
+    computed: Mapping[str, bool],
 ) -> Backward:
-    """The backward of a call with these arguments; `asked` are the outputs, and whether each is
-    computed. Raises InvalidArgument if the call has no gradient."""
+    """Returns the backward of a call with these arguments; `computed` says of each output
+    whether the call computes it. Raises InvalidArgument if the call has no gradient."""
     plan = _plan(arguments, gradient.when)
-    scope = arguments.values_of(info, inputs, scalars, asked, plan.named)
+    scope = arguments.values_of(info, inputs, scalars, computed, plan.named)
     for that, because in plan.requires:
         if not extent(that, scope, info):
             raise InvalidArgument(
@@ -170,18 +174,19 @@ def of_call(
 def family_of(info: KernelInfo) -> str | None:
     """Returns the family whose kernels give a kernel's gradients, or None if no family's do or if
     that depends on the call."""
-    known = {**info.parameters, **info.derived, "target": info.target}
+    values = {**info.parameters, **info.derived, "target": info.target}
     family = manifest.family(info.family)
     for condition, gradient in zip(conditions_of(family), family.gradients, strict=True):
-        if not condition.names <= known.keys():
+        if not condition.names <= values.keys():
             return None
-        if condition.evaluate(known):
+        if condition.evaluate(values):
             return gradient.family if isinstance(gradient, DeclaredGradient) else None
     return None
 
 
 def _laid_out(gradient: torch.Tensor) -> torch.Tensor:
-    """As kernels write outputs: what is expanded, or a part of other memory, is copied."""
+    """Returns a gradient laid out as kernels write outputs: an expanded tensor, or a part of
+    other memory, is copied."""
     if gradient.is_contiguous() and gradient.storage_offset() == 0:
         return gradient
     return gradient.clone(memory_format=torch.contiguous_format)

@@ -29,12 +29,12 @@ Out = torch.Tensor | tuple[torch.Tensor, ...] | None
 Scalar = float | int | bool | str | None
 
 
-is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # looked up once: calls are short
 
 
 class _Graphs:
-    """The kernels of compiled graphs, as attributes: torch.compile reads those anew at each use; of
-    a dict it knows what it held when it was first read."""
+    """The kernels of compiled graphs, as attributes: torch.compile reads attributes anew at each
+    use, but keeps a dict as it was when it was first read."""
 
 
 in_graphs = _Graphs()
@@ -50,7 +50,7 @@ class Kernel:
 
     A call checks its arguments, allocates the outputs that `out` does not bring, and runs on the
     current stream of the arguments' device without synchronising. Under `torch.compile`, and while
-    anything else records or transforms what PyTorch does (make_fx, torch.jit.trace, torch.func, a
+    anything else records or transforms the call (make_fx, torch.jit.trace, torch.func, a
     dispatch mode), the same call goes through the family's operator in `torch.ops.kernelmint`.
 
     Raises:
@@ -58,13 +58,13 @@ class Kernel:
         TypeError: an argument is missing, unknown or given twice.
 
     Attributes:
-        info: the configuration, what ptxas made of it, and whether it can run here.
+        info: the description: the configuration, registers, and whether it can run here.
     """
 
     __slots__ = ("_native", "_operator", "_run", "info")
 
     info: KernelInfo
-    _key: str  # the same, of the class: Dynamo of PyTorch 2.4 cannot read a slot's
+    _key: str  # the key, as the class's: Dynamo of PyTorch 2.4 cannot read a slot's
     _native: NativeKernel
     _run: Callable[..., Result]
     _operator: Callable[..., Result]
@@ -79,7 +79,8 @@ class Kernel:
 
     @classmethod
     def of_key(cls, key: str) -> type[Kernel]:
-        """This class for one kernel, whose key is in Python's error for a call that does not suit.
+        """Returns this class for one kernel, whose key is in Python's error for a call that does
+        not suit.
 
         Python takes the name that it shows from the function, so a call that suits costs no more.
         """
@@ -88,7 +89,8 @@ class Kernel:
         return type(cls.__name__, (cls,), {**own, **rest})
 
     def left_open(self, key: str) -> Kernel:
-        """A kernel for graphs, whose operator finds by this key the one that suits when it runs."""
+        """Returns a kernel for graphs, whose operator finds by this key the kernel that suits
+        when it runs."""
         other = type(self).of_key(key)(replace(self.info, key=key), self._native, self._operator)
         other._run = partial(self._operator, key)
         return other
@@ -109,14 +111,14 @@ class Kernel:
         return self._run(inputs, scalars, requested, out)
 
     def trace(self, *arguments: Any, **options: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-        """Runs a kernel that was built with tracing; returns what a call returns, and the trace.
+        """Runs a kernel that was built with tracing; returns a call's result, and the trace.
 
         The trace holds the tensors that the family's `trace:` declares, by name: f32, each of
         [*grid, *shape], NaN if the kernel writes nothing. Only this method allocates it.
 
         Raises:
             InvalidArgument: the kernel is not traced, an argument is wrong, or something records
-                or transforms what PyTorch does (make_fx, torch.jit.trace, torch.func, a mode).
+                or transforms the call (make_fx, torch.jit.trace, torch.func, a mode).
         """
         raise InvalidArgument(f"{self.info.key}: kernels of {self.info.family} write no trace")
 
@@ -150,7 +152,7 @@ class Kernel:
         """Calls the kernel and waits for it.
 
         Returns:
-            what the call returns, and the milliseconds it took: on a GPU between two CUDA events on
+            the call's result, and the milliseconds it took: on a GPU between two CUDA events on
             the current stream, on the CPU by the clock, argument checks and allocation included.
 
         Raises:
@@ -177,13 +179,14 @@ class Kernel:
         return result, 1e3 * (time.perf_counter() - begin)
 
     def name_in_graphs(self) -> str:
-        """The attribute of `in_graphs` that holds it from now on."""
+        """Returns the attribute of `in_graphs` that holds the kernel from now on."""
         name = name_in_graphs(self.info.key)
         setattr(in_graphs, name, self)
         return name
 
     def __reduce__(self) -> tuple[Callable[[str], Any], tuple[str]]:
-        """By key: a copy is the same kernel, and another process looks it up among its own."""
+        """Returns the key to pickle: a copy is the same kernel, and another process looks up its
+        own."""
         return _by_key, (self.info.key,)
 
     def __repr__(self) -> str:
@@ -195,7 +198,7 @@ def _by_key(key: str) -> Any:
 
 
 def _renamed(method: FunctionType, key: str) -> FunctionType:
-    """A copy that error messages call by the key and what it takes."""
+    """Returns a copy that error messages call by the key and its arguments."""
     copy = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
     copy.__kwdefaults__, copy.__annotations__ = method.__kwdefaults__, method.__annotations__
     copy.__qualname__ = f"{key} takes {_plain_signature(method)}: {method.__name__}"
@@ -204,6 +207,6 @@ def _renamed(method: FunctionType, key: str) -> FunctionType:
 
 @cache
 def _plain_signature(method: FunctionType) -> str:
-    """What a family's method takes, without annotations."""
+    """Returns the arguments of a family's method, without annotations."""
     _, *parameters = inspect.signature(method).parameters.values()
     return str(inspect.Signature([p.replace(annotation=p.empty) for p in parameters]))

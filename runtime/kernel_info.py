@@ -1,4 +1,4 @@
-"""What is known of a kernel, and whether it can run here."""
+"""Descriptions of kernels, with the reason why one cannot run here."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from runtime import devices, manifest, ondemand, packs, pytorch
 
 @dataclass(frozen=True)
 class KernelInfo:
-    """What is known of one kernel.
+    """The description of one kernel.
 
     Attributes:
-        key: its name everywhere: `family.target.` and the tokens of its parameters.
-        short: its short form, `(FP16, 128, 64, 64, 4): async+…`, if its target has one.
-        family: what it computes.
-        target: what it runs on.
+        key: the kernel's name everywhere: `family.target.` and the tokens of its parameters.
+        short: the short form, `(FP16, 128, 64, 64, 4): async+…`, if its target has one.
+        family: the family, which says what is computed.
+        target: the target, which says where it runs.
         parameters: the configuration, by name; dtypes as bf16, fp16, f32, ….
-        derived: what the spec derives from the configuration (threads, shared memory, …).
-        is_cuda: whether it takes CUDA tensors.
-        built: whether its pack holds it.
-        available: whether it can run here, on this processor or on at least one of this machine's
-            CUDA devices: it is built for it, or will be when it is first asked for.
-        reason: why it is not available; None if it is.
+        derived: the values that the spec derives from the configuration (threads, …).
+        is_cuda: whether the kernel takes CUDA tensors.
+        built: whether the kernel's pack holds it.
+        available: whether the kernel can run here, on this processor or on at least one of this
+            machine's CUDA devices: it is built for them, or will be when it is first asked for.
+        reason: why the kernel is not available; None if it is.
     """
 
     key: str
@@ -45,7 +45,7 @@ class KernelInfo:
 
     @property
     def registers(self) -> int | None:
-        """Registers a thread, from ptxas; the most over the architectures compiled for.
+        """Returns the registers a thread, from ptxas; the most over the architectures.
 
         None on the CPU. Raises PackError if the pack's ptxas.csv is damaged.
         """
@@ -53,7 +53,8 @@ class KernelInfo:
 
     @property
     def spills(self) -> int | None:
-        """Bytes that ptxas spilled, stores plus loads; None on the CPU. Raises as `registers`."""
+        """Returns the bytes that ptxas spilled, stores plus loads; None on the CPU. Raises as
+        `registers`."""
         return None if (used := self._resources) is None else used.spills
 
     @property
@@ -62,9 +63,9 @@ class KernelInfo:
 
 
 def why_not_built(family: Family, target: Target) -> str | None:
-    """Why a pack holds none of a target's kernels, and what would build them; None if they are
-    built when they are first asked for."""
-    if ondemand.wanted(family.name, None):
+    """Returns why a pack holds none of a target's kernels, and what would build them; None if
+    they are built when they are first asked for."""
+    if ondemand.builds(family.name, None):
         from runtime.ondemand import kernels as on_demand
 
         return on_demand.why_not(target)
@@ -84,8 +85,8 @@ def why_not_built(family: Family, target: Target) -> str | None:
 
 
 def why_unavailable(pack: Pack, target: Target, shared_memory: int) -> str | None:
-    """Why kernels that a pack holds, whose blocks take so much shared memory, run on none of this
-    machine's devices, or None."""
+    """Returns why kernels that a pack holds, whose blocks take so much shared memory, run on
+    none of this machine's devices, or None."""
     if not pytorch.IS_INSTALLED:
         return "PyTorch is not installed"
     if not target.is_cuda:
@@ -103,14 +104,14 @@ def why_unavailable(pack: Pack, target: Target, shared_memory: int) -> str | Non
 def _state(
     pack: Pack, family: Family, target: Target, kernel: Generated
 ) -> tuple[bool, str | None]:
-    """Whether a kernel's pack holds its code, and why it cannot run here."""
+    """Returns whether a kernel's pack holds its code, and why it cannot run here."""
     if f"{family.name}.{target.name}" not in pack.targets:
         return False, why_not_built(family, target)
     return True, why_unavailable(pack, target, kernel.shared_memory)
 
 
 def infos(families: Iterable[Family], only_target: str | None = None) -> Iterator[KernelInfo]:
-    """The kernels of families, in the manifests' order."""
+    """Yields the kernels of families, in the manifests' order."""
     for family in families:
         for target in family.targets:
             if only_target in (None, target.name):
@@ -123,11 +124,12 @@ def infos_of(
     kernels: Iterable[Generated],
     unasked: str | None = None,
 ) -> Iterator[KernelInfo]:
-    """Yields what is known of a target's kernels, in the manifest's order.
+    """Yields the descriptions of a target's kernels, in the manifest's order.
 
-    `unasked` says why they are not available. Without it that is looked up, which may start CUDA.
+    `unasked` says why they are not available. Without it the reason is looked up, which may start
+    CUDA.
     """
-    # whether built, why not available: by pack and shared memory
+    # By pack and shared memory: whether built, and why not available.
     states: dict[tuple[Pack, int], tuple[bool, str | None]] = {}
     own, singles = packs.of(family.name), packs.by_key(family.name)
     for kernel in kernels:

@@ -1,4 +1,4 @@
-"""Which families, targets and kernels there are."""
+"""Lists of families, targets and kernels."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from runtime.kernel_info import KernelInfo, infos
 
 
 def families() -> list[str]:
-    """The families of all packs that can be used."""
+    """Returns the families of all packs that can be used."""
     return packs.families()
 
 
 def targets() -> list[str]:
-    """The targets of these families."""
-    found = (target.name for family in manifest.families() for target in family.targets)
-    return list(dict.fromkeys(found))
+    """Returns the targets of these families."""
+    names = (target.name for family in manifest.families() for target in family.targets)
+    return list(dict.fromkeys(names))
 
 
 def kernels(
@@ -30,11 +30,11 @@ def kernels(
     target: str | None = None,
     where: str | Callable[[KernelInfo], bool] | None = None,
 ) -> list[KernelInfo]:
-    """The kernels that were generated, in the manifest's order, built or not.
+    """Returns the kernels that were generated, in the manifest's order, built or not.
 
     Args:
-        family: only this family's.
-        target: only this target's.
+        family: only this family's kernels.
+        target: only this target's kernels.
         where: an expression over parameters, derived values, `family` and `target`, such as
             ``"B_r == 64 and dtype == 'bf16'"``, or a function of a KernelInfo. A kernel that lacks
             a name the expression uses does not match. The language is that of the specs and of
@@ -45,15 +45,15 @@ def kernels(
         PackError: no family is named, and a pack cannot be used: the message names each such pack.
             The families of the others can be listed by name.
     """
-    found = listed(family, target)
+    infos_found = listed(family, target)
     if family is None and packs.faults():
         raise PackError("\n".join(dict.fromkeys(fault.reason for fault in packs.faults())))
     if where is None:
-        return found
+        return infos_found
     if callable(where):
-        return [info for info in found if _holds(where(info))]
-    matches = _filter(where, {(info.family, info.target) for info in found})
-    return [info for info in found if matches(info)]
+        return [info for info in infos_found if _holds(where(info))]
+    matches = _filter(where, {(info.family, info.target) for info in infos_found})
+    return [info for info in infos_found if matches(info)]
 
 
 def listed(family: str | None, target: str | None) -> list[KernelInfo]:
@@ -66,8 +66,8 @@ def listed(family: str | None, target: str | None) -> list[KernelInfo]:
 
 
 def known_family(name: str) -> Family:
-    """The family of that name. Raises InvalidArgument if there is none, PackError if its pack
-    cannot be used."""
+    """Returns the family of that name. Raises InvalidArgument if there is none, PackError if its
+    pack cannot be used."""
     if not isinstance(name, str) or packs.owner(name) is None:
         check_name("family", name, families())
     return manifest.family(name)
@@ -83,7 +83,7 @@ def _holds(answer: object) -> bool:
 
 
 def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bool]:
-    """A filter that knows the names of these targets, given as (family, target)."""
+    """Returns a filter that knows the names of these targets, given as (family, target)."""
     if not isinstance(text, str):
         raise unexpected("where", text, "an expression or a function")
     matches = of_manifests(
@@ -101,42 +101,43 @@ def _filter(text: str, among: set[tuple[str, str]]) -> Callable[[KernelInfo], bo
 
 def check_target(name: object) -> None:
     """Raises InvalidArgument if no family has a target of that name; None names nothing."""
-    if name is not None:  # all families are read for the names of all targets
+    if name is not None:  # reads all families
         check_name("target", name, targets())
 
 
-def check_name(what: str, name: object, known: list[str]) -> None:
-    """Raises InvalidArgument for what is not among the known names; None names nothing."""
+def check_name(what: str, name: object, names: list[str]) -> None:
+    """Raises InvalidArgument for a name that is not one of `names`; None names nothing."""
     if name is None:
         return
     if not isinstance(name, str):
-        raise unexpected(what, name, f"one of {', '.join(known)}")
-    if name in known:
+        raise unexpected(what, name, f"one of {', '.join(names)}")
+    if name in names:
         return
-    meant = did_you_mean(name, known, list_few=False)
-    raise InvalidArgument(f"unknown {what}: {shown(name)}{meant}; known: {', '.join(known)}")
+    meant = did_you_mean(name, names, list_few=False)
+    raise InvalidArgument(f"unknown {what}: {shown(name)}{meant}; known: {', '.join(names)}")
 
 
 def plain_short(text: str) -> str:
-    """A short form as it is compared: case, spaces and the order of its features do not count."""
+    """Returns a short form as it is compared: case, spaces and the order of its features do not
+    count."""
     head, _, features = "".join(text.lower().split()).partition(":")
     return f"{head}:{'+'.join(sorted(features.split('+')))}"
 
 
 @functools.cache
 def short_forms() -> dict[str, list[str]]:
-    """The keys of each short form."""
-    found: dict[str, list[str]] = {}
+    """Returns the keys of each short form."""
+    keys: dict[str, list[str]] = {}
     for info in infos(manifest.families()):
         if info.short is not None:
-            found.setdefault(plain_short(info.short), []).append(info.key)
-    return found
+            keys.setdefault(plain_short(info.short), []).append(info.key)
+    return keys
 
 
 def add_single(key: str, single: Pack) -> None:
-    """Adds a kernel that was built by itself, for `kernel` to take instead of an installed one.
+    """Adds a kernel that was built singly: `kernel` takes it instead of an installed one.
 
-    Raises BuildError if its family's arguments are not those that are known here.
+    Raises BuildError if its family's arguments differ from those of its pack.
     """
     family = key.partition(".")[0]
     manifest.check_same_family(family, packs.of(family), single)

@@ -1,4 +1,4 @@
-"""Adding kernels: packs, folders of specs, and what is built of them."""
+"""New kernels: packs and folders of specs are added, and kernels built from them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def offer(pack: Pack) -> None:
     Raises PackError for invalid schemas; nothing is registered then.
     """
     if pytorch.IS_INSTALLED:
-        callbacks = Callbacks(finding.known, front.of_call, front.describe, gradients.of_call)
+        callbacks = Callbacks(finding.resolved, front.of_call, front.describe, gradients.of_call)
         register(pack, callbacks)
 
 
@@ -34,8 +34,8 @@ def load_pack(folder: str | os.PathLike[str]) -> Pack:
         the pack; the same as before if it is known already.
 
     Raises:
-        PackError: it cannot be used, or one of its families is in another pack. Nothing has changed
-            then.
+        PackError: the pack cannot be used, or one of its families is in another pack. Nothing has
+            changed then.
     """
     with packs.changing:
         pack = packs.readable(folder)
@@ -49,7 +49,7 @@ def load_pack(folder: str | os.PathLike[str]) -> Pack:
 def load(folder: str | os.PathLike[str]) -> list[KernelInfo]:
     """Adds the families in a folder of specs, for this process: each kernel is built when it is
     first asked for, for the GPUs or the processor that are here, into the cache
-    (docs/on_demand.md). Keys that are in no set of the specs can be asked for too.
+    (docs/on_demand.md). Keys that are in no set of the specs can be asked for.
 
     Args:
         folder: a family's folder, a group's, or a folder of specs.
@@ -61,13 +61,13 @@ def load(folder: str | os.PathLike[str]) -> list[KernelInfo]:
         BuildError: problems of the specs, each with its place.
         PackError: one of the families is in a pack of another project. Nothing has changed then.
     """
-    from runtime.ondemand import kernels as on_demand  # its modules take a while to import
+    from runtime.ondemand import kernels as on_demand  # importing its modules takes a while
 
     with packs.changing:
-        known = packs.families()
+        before = packs.families()
         names = on_demand.load(folder)
         for name in names:
-            if name not in known:
+            if name not in before:
                 offer(packs.of(name))
         listing.short_forms.cache_clear()
     return [info for name in names for info in infos([manifest.family(name)])]
@@ -86,12 +86,12 @@ def build(
     Args:
         specs: a folder, as `load` takes it, which is loaded; or the name of a family, known or in
             the current folder's kernel_specs.
-        where: only those for which this expression over parameters, derived values, `family` and
-            `target` holds.
-        set_name: of which set of each target.
-        keys: these kernels instead, in a set or not.
-        architectures: what CUDA kernels are compiled for: "80", "90". Without it, the GPUs that are
-            here, and targets that none of them runs are left out.
+        where: an expression over parameters, derived values, `family` and `target`: only kernels
+            for which it holds.
+        set_name: the set of each target.
+        keys: the keys of other kernels instead, in a set or not.
+        architectures: the architectures of CUDA kernels: "80", "90". Without them, those of the
+            GPUs that are here; targets that no GPU runs are left out.
 
     Returns:
         the kernels.
@@ -100,7 +100,7 @@ def build(
         BuildError: problems of the specs, or what a compiler refused.
         InvalidArgument: an unknown name, or nothing matches.
     """
-    from runtime.ondemand import kernels as on_demand  # its modules take a while to import
+    from runtime.ondemand import kernels as on_demand  # importing its modules takes a while
     from runtime.ondemand.specs import here
 
     if isinstance(specs, str) and packs.owner(specs) is not None:

@@ -1,4 +1,4 @@
-"""What was generated and what ptxas made of it: the data files of packs."""
+"""The data files of packs: the kernels that were generated, and what ptxas made of them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ REGENERATE = f"kernelmint regenerate && {REBUILD}"
 
 @dataclass(frozen=True)
 class Resources:
-    """What ptxas gave a kernel: registers a thread, bytes spilled; the most over architectures."""
+    """The resources that ptxas gave a kernel: registers a thread, bytes spilled; the most over
+    architectures."""
 
     registers: int
     spills: int
 
 
 def check_checkout(package: Path) -> None:
-    """ImportError if the checkout that `package` lies in is not what was installed from it.
+    """Raises ImportError if the checkout that `package` lies in is not what was installed from it.
 
-    For the source tree's `runtime` beside an installed extension.
+    This is for the source tree's `runtime` beside an installed extension.
     """
     checkout = package.parent
     pack = next((pack for pack in packs.all_packs() if pack.name == "kernelmint"), None)
-    if pack is None:  # another one clashes with it, which is said when its kernels are asked for
+    if pack is None:  # it clashes with another pack: a call of its kernels raises that
         return
     generated = checkout / "generated/manifest.json"
     with _readable(pack, generated):
@@ -65,26 +66,26 @@ def _families(pack: Pack) -> manifest.LazyFamilies:
 
 
 def families() -> Iterator[Family]:
-    """The families of all usable packs; without those whose files turn out to be damaged."""
+    """Yields the families of all usable packs, without those whose files turn out to be damaged."""
     for name in packs.families():
         try:
             resources(packs.of(name))
-            found = family(name)
+            whole = family(name)
         except PackError as error:
             packs.refuse(name, str(error))
             continue
-        yield found
+        yield whole
 
 
 def family(name: str) -> Family:
-    """The family of that name, which is known to be there: its pack's kernels, and those that were
-    built by themselves."""
+    """Returns the family of that name, which is known to be there: its pack's kernels, and those
+    that were built singly."""
     return _merged(name, packs.of(name), packs.singles(name))
 
 
 def kernel(name: str, key: str) -> tuple[Family, Target, list[manifest.Kernel]] | None:
-    """The family, which is known to be there, the target and the kernel of a key; None if no pack
-    lists it."""
+    """Returns the family, which is known to be there, the target and the kernel of a key; None
+    if no pack lists it."""
     return _by_key(name, packs.of(name), packs.singles(name)).get(key)
 
 
@@ -99,28 +100,29 @@ def of_pack(pack: Pack, name: str) -> Family:
 def _by_key(
     name: str, pack: Pack, singles: tuple[Pack, ...]
 ) -> dict[str, tuple[Family, Target, list[manifest.Kernel]]]:
-    found = _merged(name, pack, singles)
-    return {k.key: (found, target, [k]) for target in found.targets for k in target.kernels}
+    whole = _merged(name, pack, singles)
+    return {k.key: (whole, target, [k]) for target in whole.targets for k in target.kernels}
 
 
 @functools.lru_cache(maxsize=256)
 def _merged(name: str, pack: Pack, singles: tuple[Pack, ...]) -> Family:
-    found = of_pack(pack, name)
-    targets = {target.name: target for target in found.targets}
+    whole = of_pack(pack, name)
+    targets = {target.name: target for target in whole.targets}
     for single in singles:
         for target in of_pack(single, name).targets:
-            known = targets.get(target.name, target)
-            kernels = {kernel.key: kernel for kernel in (*known.kernels, *target.kernels)}
-            targets[target.name] = replace(known, kernels=tuple(kernels.values()))
-    return replace(found, targets=tuple(targets.values()))
+            earlier = targets.get(target.name, target)
+            kernels = {kernel.key: kernel for kernel in (*earlier.kernels, *target.kernels)}
+            targets[target.name] = replace(earlier, kernels=tuple(kernels.values()))
+    return replace(whole, targets=tuple(targets.values()))
 
 
-def check_same_family(name: str, known: Pack, new: Pack) -> None:
-    """BuildError if two packs disagree about a family: what it takes, returns and traces."""
+def check_same_family(name: str, earlier: Pack, new: Pack) -> None:
+    """Raises BuildError if two packs disagree about a family's arguments, symbols, parameters or
+    trace."""
     for what in ("arguments", "symbols", "parameters", "trace"):
-        if getattr(of_pack(known, name), what) != getattr(of_pack(new, name), what):
+        if getattr(of_pack(earlier, name), what) != getattr(of_pack(new, name), what):
             raise BuildError(
-                f"the {what} of {name} are not those of {known}: rebuild that pack, or start "
+                f"the {what} of {name} are not those of {earlier}: rebuild that pack, or start "
                 "Python anew if it is of a folder that was loaded"
             )
 
@@ -142,18 +144,18 @@ def _readable(pack: Pack, path: Path) -> Iterator[None]:
 
 @functools.cache
 def resources(pack: Pack) -> dict[str, Resources]:
-    """A pack's ptxas.csv, by key; empty if it has no CUDA kernels."""
+    """Returns a pack's ptxas.csv, by key; empty if it has no CUDA kernels."""
     path = pack.ptxas
-    found: dict[str, Resources] = {}
+    by_key: dict[str, Resources] = {}
     if not path.exists():
-        return found
+        return by_key
     with _readable(pack, path):
         rows = read_csv(path)
     for row in rows:
         if row.used_registers:
-            most = found.get(row.kernel_config, Resources(0, 0))
+            most = by_key.get(row.kernel_config, Resources(0, 0))
             spills = (row.spill_stores or 0) + (row.spill_loads or 0)
-            found[row.kernel_config] = Resources(
+            by_key[row.kernel_config] = Resources(
                 max(row.used_registers, most.registers), max(spills, most.spills)
             )
-    return found
+    return by_key

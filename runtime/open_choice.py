@@ -46,7 +46,7 @@ class OpenChoice:
 
     @property
     def key(self) -> str:
-        """The operator's key."""
+        """Returns the operator's key."""
         return json.dumps(as_json.form(self))
 
     @classmethod

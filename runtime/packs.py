@@ -1,4 +1,4 @@
-"""The packs of this process: which families there are, whose they are, and single kernels."""
+"""The packs of this process, the families that they hold, and kernels that were built singly."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from codegen.core import packs
 from codegen.core.packs import Fault, Pack, PackError
 from runtime import _native
 
-_SPECS = "kernelmint_specs"  # the package that packs' own Python modules are loaded in
-_FACES = "kernelmint_faces"  # and that of what is generated for their families
+_SPECS = "kernelmint_specs"  # the package of packs' own Python modules
+_FACES = "kernelmint_faces"  # the package of modules that are generated for families
 
 
-# Held while families are added: threads add them, and their operators, one after the other.
+# A lock while families are added: threads add them, and their operators, one after the other.
 changing = threading.RLock()
 
 
 def _new_lock() -> None:
-    """In a forked process, whose other threads, of which one may have held it, are gone."""
+    """Makes the lock anew in a forked process: another thread may have held it, and is gone."""
     global changing
     changing = threading.RLock()
 
@@ -45,8 +45,8 @@ class _Registry:
         self.faults: list[Fault] = []
         self.by_family: dict[str, Pack] = {}
         self.singles: dict[str, dict[str, Pack]] = {}  # packs of single kernels, by family and key
-        found, self.faults = packs.installed()
-        for pack in found:
+        usable, self.faults = packs.installed()
+        for pack in usable:
             if reason := _unusable(pack):
                 self.refuse(pack, reason)
             else:
@@ -82,59 +82,59 @@ _listeners: list[Callable[[], None]] = []
 
 
 def when_changed(forget: Callable[[], None]) -> None:
-    """`forget` is called whenever a pack or a kernel of one is added or taken away."""
+    """Calls `forget` from now on whenever a pack or a kernel of one is added or taken away."""
     _listeners.append(forget)
 
 
 def changed() -> None:
-    """Has forgotten what was found among the packs of before."""
+    """Calls all listeners: packs have changed."""
     for forget in _listeners:
         forget()
 
 
 def all_packs() -> list[Pack]:
-    """The usable packs."""
+    """Returns the usable packs."""
     return list(_registry().packs.values())
 
 
 def faults() -> list[Fault]:
-    """The packs that cannot be used, and why."""
+    """Returns the packs that cannot be used, and why."""
     return list(_registry().faults)
 
 
 def families() -> list[str]:
-    """The families of the usable packs."""
+    """Returns the families of the usable packs."""
     return list(_registry().by_family)
 
 
 def owner(family: str) -> Pack | None:
-    """The pack that holds a family; None if none does.
+    """Returns the pack that holds a family; None if none does.
 
     Raises PackError if an unusable pack does.
     """
-    found = _registry().by_family.get(family)
-    if found is None:
+    pack = _registry().by_family.get(family)
+    if pack is None:
         for fault in _registry().faults:
             if family in fault.families:
                 raise PackError(fault.reason)
-    return found
+    return pack
 
 
 def of(family: str, key: str | None = None) -> Pack:
-    """The pack of a family that is known to be there; of a key, the one that holds that kernel if
-    it was built."""
-    found = (single(family, key) if key is not None else None) or owner(family)
-    assert found is not None
-    return found
+    """Returns the pack of a family that is known to be there; with a key, the pack that holds
+    that kernel if it was built."""
+    pack = (single(family, key) if key is not None else None) or owner(family)
+    assert pack is not None
+    return pack
 
 
 def readable(folder: str | os.PathLike[str]) -> Pack:
-    """The pack in a folder, the one that is known if it is; see `loading.load_pack`."""
+    """Returns the pack in a folder, the same object if it is known; see `loading.load_pack`."""
     path = Path(folder).resolve()
     pack = packs.read(path)
-    for known in all_packs():
-        if known.folder.resolve() == path:
-            return known
+    for other in all_packs():
+        if other.folder.resolve() == path:
+            return other
     if reason := _unusable(pack):
         raise PackError(reason)
     check_names(pack, str(pack), all_packs())
@@ -165,29 +165,29 @@ def refuse(family: str, reason: str) -> None:
 
 
 def register(pack: Pack) -> None:
-    """Adds a pack, or puts it in the place of the one of its name."""
+    """Adds a pack, or replaces the pack of its name."""
     _registry().add(pack)
     changed()
 
 
 def add_single(family: str, key: str, pack: Pack) -> None:
-    """Adds a kernel that was built by itself to its family, in the place of an earlier one."""
+    """Adds a kernel that was built singly to its family; it replaces an earlier one of its key."""
     _registry().singles.setdefault(family, {})[key] = pack
     changed()
 
 
 def single(family: str, key: str) -> Pack | None:
-    """The pack of a kernel that was built by itself; None if there is none."""
+    """Returns the pack of a kernel that was built singly; None if there is none."""
     return by_key(family).get(key)
 
 
 def by_key(family: str) -> Mapping[str, Pack]:
-    """Returns the packs of a family's kernels that were built by themselves, by key."""
+    """Returns the packs of a family's kernels that were built singly, by key."""
     return _registry().singles.get(family, {})
 
 
 def singles(family: str) -> tuple[Pack, ...]:
-    """The packs of a family's kernels that were built by themselves."""
+    """Returns the packs of a family's kernels that were built singly."""
     return tuple(by_key(family).values())
 
 
@@ -212,14 +212,14 @@ def _digest(path: str) -> str | None:
 
 
 def first_of(changed: list[str], project: Path) -> str:
-    """How messages name sources of a project: the first, and how many more there are."""
+    """Names sources of a project for messages: the first, and how many more there are."""
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
     return f"{project / changed[0]}{more}"
 
 
 @functools.cache
 def _warn_of_changes(pack: Pack) -> None:
-    """Says so if the specs of an editable install are not those that its libraries are of."""
+    """Warns if the specs of an editable install changed since its libraries were built."""
     for name, folder in pack.specs.items():
         if not folder.is_dir() or folder.is_relative_to(pack.folder):
             continue
@@ -239,8 +239,8 @@ def _library(path: Path, architectures: tuple[str, ...]) -> _native.Library:
 
 @functools.cache
 def library(pack: Pack, family: str) -> _native.Library:
-    """The loaded library of a family. Raises PackError if it is not the one that pack.json and
-    manifest.json speak of."""
+    """Returns the loaded library of a family. Raises PackError if it is not the one that
+    pack.json and manifest.json describe."""
     path = pack.library(family)
     try:
         loaded = _library(path, pack.architectures)
@@ -262,12 +262,12 @@ def library(pack: Pack, family: str) -> _native.Library:
 
 
 def face(pack: Pack, family: str) -> Any:
-    """The class of a family's kernels, which was generated for it."""
+    """Returns the class of a family's kernels, which was generated for it."""
     return _of_face(pack, family, "KERNEL_CLASS")
 
 
 def generated_front(family: str) -> Any:
-    """What the function that is generated for a family calls."""
+    """Returns the front that the generated function of a family calls."""
     return _of_face(of(family), family, "_front")
 
 
@@ -292,13 +292,13 @@ def _module_at(name: str, path: Path) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # for pickle and torch.compile, which look names up
+    sys.modules[name] = module  # pickle and torch.compile look names up here
     spec.loader.exec_module(module)
     return module
 
 
 def specs_module(pack: Pack, module: str) -> ModuleType:
-    """A Python module of a pack's specs, such as "kernel_specs.attention.front".
+    """Returns a Python module of a pack's specs, such as "kernel_specs.attention.front".
 
     Modules of one pack import each other relatively; packs do not see each other's.
     """
@@ -311,7 +311,7 @@ def specs_module(pack: Pack, module: str) -> ModuleType:
 
 
 def specs_function(pack: Pack, module: str, name: str) -> Any:
-    """A function of such a module."""
+    """Returns a function of such a module."""
     return getattr(specs_module(pack, module), name)
 
 
@@ -328,36 +328,36 @@ def _package(name: str, folder: Path | None) -> None:
 
 
 def fronts() -> Iterator[tuple[Pack, packs.Front]]:
-    """The public functions of all usable packs' families."""
+    """Yields the public functions of all usable packs' families."""
     for pack in all_packs():
         for front in pack.fronts:
             yield pack, front
 
 
 class NoFrontError(LookupError):
-    """No family has a function of that name."""
+    """The error for a name that no family's function has."""
 
 
 def front(name: str) -> Any:
-    """The public function of a family, by its name. Raises AttributeError if several have it,
-    LookupError if none does."""
-    found = [(pack, front) for pack, front in fronts() if front.function == name]
-    if not found:
+    """Returns the public function of a family, by its name. Raises AttributeError if several
+    have it, LookupError if none does."""
+    candidates = [(pack, front) for pack, front in fronts() if front.function == name]
+    if not candidates:
         raise NoFrontError(name)
-    if len(found) > 1:
+    if len(candidates) > 1:
         raise AttributeError(
             f"several families have a function {name}: "
-            f"{', '.join(f'{front.family} of {pack}' for pack, front in found)}"
+            f"{', '.join(f'{front.family} of {pack}' for pack, front in candidates)}"
         )
-    ((pack, only),) = found
+    ((pack, only),) = candidates
     if not only.module:  # generated, in the family's face
         return _public(_of_face(pack, only.family, name), name)
     return _public(specs_function(pack, only.module, name), name)
 
 
 def _public(function: Any, name: str) -> Any:
-    """A front, which says that it is kernelmint's: pickle, and help, name it as its callers do, and
-    another process has none of the modules that it is loaded from."""
+    """Marks a front as kernelmint's: pickle, and help, name it as its callers do, and another
+    process has none of the modules that it is loaded from."""
     if isinstance(function, FunctionType) and function.__qualname__ == name:
         loaded = function.__module__.partition(".")[0] in (_SPECS, _FACES)
         function.__module__ = "kernelmint" if loaded else function.__module__

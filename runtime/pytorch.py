@@ -1,4 +1,4 @@
-"""Whether PyTorch is installed: calling kernels takes it; listing and building them does not."""
+"""PyTorch, which calling kernels takes; listing and building them does not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:
 
 
 def missing() -> ModuleNotFoundError:
-    """The error of what calls kernels, with the command that installs PyTorch."""
+    """Returns the error for calls of kernels, with the command that installs PyTorch."""
     return ModuleNotFoundError(
         "runtime calls kernels on PyTorch tensors, and PyTorch is not installed: "
         'run `pip install "kernelmint[torch]"`',

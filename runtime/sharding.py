@@ -1,6 +1,7 @@
 """Calls of the operators on PyTorch's distributed tensors: each process runs its own part.
 
-Imported once torch.distributed.tensor is, which takes longer than all of Kernelmint.
+This module is imported after torch.distributed.tensor, whose import takes longer than all of
+Kernelmint.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ if TYPE_CHECKING:
 
 
 def is_sharded(tensors: Any) -> bool:
-    """Whether one of them is a distributed tensor."""
+    """Returns whether one of the tensors is a distributed tensor."""
     return any(isinstance(tensor, DTensor) for tensor in tensors)
 
 
 def register(arguments: Arguments, name: str, library: torch.library.Library) -> None:
-    """The rule of an operator for calls that autograd does not see."""
+    """Registers the rule of an operator for calls that autograd does not see."""
 
-    def rule(kind: Any, function: Any, types: Any, given: Any, options: Any = None) -> Any:
-        key, *inputs = given
+    def rule(kind: Any, function: Any, types: Any, passed: Any, options: Any = None) -> Any:
+        key, *inputs = passed
         return run(arguments, function, key, tuple(inputs), dict(options or {}))
 
     torch.library.register_torch_dispatch(name, DTensor, rule, lib=library)
 
 
 def run(arguments: Arguments, function: Any, key: str, inputs: Any, options: dict[str, Any]) -> Any:
-    """What the operator `function` does of distributed tensors. Differentiable.
+    """Runs the operator `function` on distributed tensors. Differentiable.
 
-    Raises InvalidArgument unless all of them are divided along symbols along which the family says
-    that a call falls apart.
+    Raises InvalidArgument unless all tensors are divided along symbols that the family names for
+    that (`shards:`).
     """
     inputs += (None,) * (len(arguments.family.inputs) - len(inputs))
-    found = arguments.symbols_of(inputs)
+    symbols = arguments.symbols_of(inputs)
     named = dict(zip((a.name for a in arguments.family.inputs), inputs, strict=True))
     named = {name: tensor for name, tensor in named.items() if tensor is not None}
     written = {n: options[n] for n in arguments.output_names if options.get(n) is not None}
@@ -54,12 +55,12 @@ def run(arguments: Arguments, function: Any, key: str, inputs: Any, options: dic
                 f"{name}: got a {type(tensor).__name__} beside distributed tensors; pass a DTensor"
             )
     mesh = next(iter(named.values())).device_mesh
-    tensors = {a.name: _in_call(arguments, a, found) for a in arguments.family.tensors}
+    tensors = {a.name: _in_call(arguments, a, symbols) for a in arguments.family.tensors}
     groups = [
-        _divided(arguments, {n: (t, tensors[n]) for n, t in named.items()}, found, dim)
+        _divided(arguments, {n: (t, tensors[n]) for n, t in named.items()}, symbols, dim)
         for dim in range(mesh.ndim)
     ]
-    _check_even(groups, found, mesh)
+    _check_even(groups, symbols, mesh)
     local: dict[str, Any] = {}
     for name, tensor in {**named, **written}.items():
         if tensor.device_mesh != mesh:
@@ -85,7 +86,7 @@ def run(arguments: Arguments, function: Any, key: str, inputs: Any, options: dic
         for t in inputs
     ]
     shapes = function(key, *whole, **options)
-    made = [
+    results = [
         DTensor.from_local(
             part,
             mesh,
@@ -100,17 +101,18 @@ def run(arguments: Arguments, function: Any, key: str, inputs: Any, options: dic
             arguments.family.outputs, _listed(result), _listed(shapes), strict=True
         )
     ]
-    return made[0] if isinstance(result, torch.Tensor) else tuple(made)
+    return results[0] if isinstance(result, torch.Tensor) else tuple(results)
 
 
-def _in_call(arguments: Arguments, argument: Tensor, found: Mapping[str, Any]) -> Tensor:
-    """A tensor of the family, of a dimension that is one symbol or another the one of this call."""
+def _in_call(arguments: Arguments, argument: Tensor, symbols: Mapping[str, Any]) -> Tensor:
+    """Returns a tensor of the family with the dimensions of this call, where a spec has one
+    symbol or another."""
 
     def chosen(dim: str) -> str:
         tree = expressions.syntax(dim)
         while isinstance(tree, ast.IfExp):
             test = expressions.parse(ast.unparse(tree.test), arguments.call_scope, "bool")
-            tree = tree.body if test.evaluate(found) else tree.orelse
+            tree = tree.body if test.evaluate(symbols) else tree.orelse
         return ast.unparse(tree)
 
     return replace(argument, dims=tuple(map(chosen, argument.dims)))
@@ -122,52 +124,54 @@ def _listed(result: Any) -> tuple[torch.Tensor, ...]:
 
 def _divided(
     arguments: Arguments,
-    given: Mapping[str, tuple[DTensor, Tensor]],
-    found: Mapping[str, Any],
+    tensors: Mapping[str, tuple[DTensor, Tensor]],
+    symbols: Mapping[str, Any],
     dim: int,
 ) -> tuple[str, ...]:
-    """The symbols along which one dimension of the mesh divides a call; none: it does not."""
-    wanted: tuple[str, ...] = ()
-    for name, (tensor, argument) in given.items():
+    """Returns the symbols along which one dimension of the mesh divides a call; none if it does
+    not."""
+    chosen: tuple[str, ...] = ()
+    for name, (tensor, argument) in tensors.items():
         placement = tensor.placements[dim]
         if placement.is_replicate():
             continue
         where = argument.dims[placement.dim] if type(placement) is Shard else ""
-        along = next((s for s in _shards(arguments, found) if where in s), ())
-        if not along or (wanted and along != wanted):
-            ways = [wanted] if wanted else _shards(arguments, found)
+        along = next((s for s in _shards(arguments, symbols) if where in s), ())
+        if not along or (chosen and along != chosen):
+            ways = [chosen] if chosen else _shards(arguments, symbols)
             raise InvalidArgument(
                 f"{name}: got {placement!r} of [{', '.join(argument.dims)}], expected a division "
                 f"along {', or along '.join(map(' and '.join, ways)) or 'nothing'}: call "
                 "redistribute() before"
             )
-        wanted = along
-    return wanted
+        chosen = along
+    return chosen
 
 
-def _shards(arguments: Arguments, found: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """What divides a call with these symbols and optional inputs."""
+def _shards(arguments: Arguments, symbols: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Returns what divides a call with these symbols and optional inputs."""
     return [
         s.along
         for s in arguments.family.shards
-        if expressions.parse(s.when, arguments.call_scope, "bool").evaluate(found)
+        if expressions.parse(s.when, arguments.call_scope, "bool").evaluate(symbols)
     ]
 
 
-def _check_even(groups: list[tuple[str, ...]], found: Mapping[str, Any], mesh: Any) -> None:
-    """Symbols that are divided together must be so alike, as those of one extent are."""
+def _check_even(groups: list[tuple[str, ...]], symbols: Mapping[str, Any], mesh: Any) -> None:
+    """Raises InvalidArgument unless symbols that are divided together are divided alike, as
+    those of one extent are."""
     for along in {*groups}:
         count = math.prod(mesh.size(i) for i, group in enumerate(groups) if group == along)
-        for symbol in along if len({found.get(symbol) for symbol in along}) > 1 else ():
-            if symbol in found and found[symbol] % count:
+        for symbol in along if len({symbols.get(symbol) for symbol in along}) > 1 else ():
+            if symbol in symbols and symbols[symbol] % count:
                 raise InvalidArgument(
-                    f"{symbol}: got {found[symbol]}, expected a multiple of {count}, among which "
+                    f"{symbol}: got {symbols[symbol]}, expected a multiple of {count}, among which "
                     f"{' and '.join(along)} are divided"
                 )
 
 
 def _placements(argument: Tensor, groups: list[tuple[str, ...]]) -> tuple[Placement, ...]:
-    """How a tensor lies if the mesh's dimensions divide a call so."""
+    """Returns how a tensor lies if the mesh's dimensions divide a call so."""
     return tuple(
         next((Shard(i) for i, dim in enumerate(argument.dims) if dim in along), Replicate())
         for along in groups

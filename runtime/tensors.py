@@ -22,7 +22,7 @@ is_autocast = torch._C._is_any_autocast_enabled  # on any kind of device
 
 @traced_as_constant
 def dtype_name(dtype: torch.dtype) -> str:
-    """Returns a dtype as specs write it; as PyTorch writes it if they have none for it."""
+    """Returns a dtype as specs write it, or, if they lack it, as PyTorch does."""
     return _DTYPE_NAMES.get(dtype) or str(dtype)
 
 
@@ -31,10 +31,10 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool)
 
 
-def autocast(*given: Any) -> tuple[Any, ...]:
-    """Tensors in autocast's dtype if it is on, as PyTorch's own operators of lower precision
-    take them: those of floating point but float64."""
-    return tuple(map(_autocast, given))
+def autocast(*arguments: Any) -> tuple[Any, ...]:
+    """Converts tensors to autocast's dtype if it is on, as PyTorch's own operators of lower
+    precision do: those of floating point but float64."""
+    return tuple(map(_autocast, arguments))
 
 
 def _autocast(tensor: Any) -> Any:
@@ -46,7 +46,7 @@ def _autocast(tensor: Any) -> Any:
 
 
 def check(name: str, tensor: Any, rank: int) -> None:
-    """Raises InvalidArgument for what is not a dense tensor of `rank` dimensions."""
+    """Raises InvalidArgument unless `tensor` is a dense tensor of `rank` dimensions."""
     if not isinstance(tensor, torch.Tensor):
         raise unexpected(name, tensor, "a torch.Tensor")
     if tensor.is_nested:
@@ -63,12 +63,13 @@ def check(name: str, tensor: Any, rank: int) -> None:
         raise InvalidArgument(
             f"{name}: got shape {list(tensor.shape)}, expected a tensor of {rank} dimensions"
         )
-    if not _is_dynamo_compiling():  # which looks at no memory
+    if not _is_dynamo_compiling():  # Dynamo looks at no memory
         _check_memory(name, tensor)
 
 
 def _check_memory(name: str, tensor: torch.Tensor) -> None:
-    """Refuses what PyTorch's own functions would fail on, unless a mode or a transform takes it."""
+    """Refuses tensors on which PyTorch's own functions would fail, unless a mode or a transform
+    takes them."""
     if torch._C._len_torch_dispatch_stack() > 0:
         return
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -85,12 +86,13 @@ def _check_memory(name: str, tensor: torch.Tensor) -> None:
 
 
 def is_jit_tracing() -> bool:
-    """Whether torch.jit.trace records: then extents are tensors, which are part of its graph."""
+    """Returns whether torch.jit.trace records: then extents are tensors, which are part of its
+    graph."""
     return not _is_dynamo_compiling() and _is_jit_tracing()
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a call computes at once: nothing records it, or transforms it."""
+    """Returns whether a call computes at once: nothing records it, or transforms it."""
     if _is_dynamo_compiling() or _is_jit_tracing() or torch._C._len_torch_dispatch_stack() > 0:
         return False
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -99,23 +101,23 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def is_known(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's values can be read: not while a graph is recorded that must serve others,
-    nor within a transform."""
+    """Returns whether a tensor's values can be read: not while a graph is recorded that must
+    serve other values, nor within a transform."""
     if _is_dynamo_compiling() or _is_jit_tracing():
         return False
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return False
     if torch._C._len_torch_dispatch_stack() == 0:
         return True
-    try:  # a mode that records refuses, or answers with a symbol
+    try:  # a mode that records refuses this, or answers with a symbol
         return type(tensor.sum().item()) in (int, float)
     except RuntimeError:
         return False
 
 
 def is_expanded(tensor: Any, dim: int) -> bool:
-    """Whether the elements along a dimension are one in memory, and more than one; False for what
-    is not a dense tensor with that dimension, which kernels refuse."""
+    """Returns whether the elements along a dimension are one in memory, and more than one; False
+    for a tensor that is not dense or lacks the dimension, which kernels refuse."""
     if not isinstance(tensor, torch.Tensor) or tensor.is_nested or tensor.layout != torch.strided:
         return False
     if dim >= tensor.dim() or tensor.stride(dim) != 0:
@@ -132,20 +134,20 @@ def expanded(inputs: Sequence[Any], memory: Sequence[tuple[str, int, int]]) -> d
 
 
 def is_batched(tensor: torch.Tensor) -> bool:
-    """Whether torch.func.vmap takes another tensor in its place for each of its calls."""
+    """Returns whether torch.func.vmap takes another tensor in its place for each of its calls."""
     return bool(torch._C._functorch.is_batchedtensor(tensor))
 
 
 def extents(name: str, tensor: Any, rank: int) -> tuple[Any, ...]:
-    """The extents of what `check` accepts.
+    """Returns the extents of a tensor that `check` accepts.
 
-    While torch.jit.trace makes tensors of extents, their values: a kernel is chosen by them, any of
-    which serves all. What they say beside that would be so in the graph for ever: that is to come
-    from `tensor.shape`.
+    While torch.jit.trace makes tensors of extents, these are their values: a kernel is chosen by
+    them, and any kernel serves all extents. Values read here become constants in the graph, so
+    whatever else depends on extents must come from `tensor.shape`.
     """
     if type(tensor) is torch.Tensor and not (tensor.is_nested or tensor.is_meta):
         shape = tensor.shape
-        # Not a symbol's nor a trace's. What else may be wrong is the kernel's to refuse.
+        # No symbol's or trace's extents. The kernel refuses whatever else may be wrong.
         if len(shape) == rank and (rank == 0 or type(shape[0]) is int):
             return shape
     check(name, tensor, rank)
@@ -153,7 +155,7 @@ def extents(name: str, tensor: Any, rank: int) -> tuple[Any, ...]:
 
 
 def _numbers(shape: torch.Size) -> tuple[Any, ...]:
-    """A shape's extents; while torch.jit.trace makes tensors of them, their values."""
+    """Returns a shape's extents; while torch.jit.trace makes tensors of them, their values."""
     if not torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]  # PyTorch's
         return tuple(shape)
     with warnings.catch_warnings():
@@ -162,7 +164,7 @@ def _numbers(shape: torch.Size) -> tuple[Any, ...]:
 
 
 def check_heads(name: str, heads: Any, kv_name: str, kv_heads: Any) -> None:
-    """Raises InvalidArgument if heads of queries cannot share those of keys, as many each."""
+    """Raises InvalidArgument if heads of queries cannot share heads of keys evenly."""
     if heads != 0 if kv_heads == 0 else heads % kv_heads != 0:
         raise InvalidArgument(
             f"{kv_name}: got {kv_heads} heads, expected a number that divides {heads}, that of "
@@ -186,13 +188,12 @@ def expect(
     dtype: torch.dtype | None = None,
     device: torch.device | None = None,
 ) -> None:
-    """Raises InvalidArgument for what is not a tensor of this shape, dtype and device; None is
-    any."""
-    found = extents(name, tensor, len(shape))
-    for got, want in zip(found, shape, strict=True):
+    """Raises InvalidArgument unless a tensor has this shape, dtype and device; None allows any."""
+    got_shape = extents(name, tensor, len(shape))
+    for got, want in zip(got_shape, shape, strict=True):
         if want is not None and got != want:
-            wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
-            raise InvalidArgument(f"{name}: got shape {list(found)}, expected [{wanted}]")
+            expected = ", ".join("any" if extent is None else str(extent) for extent in shape)
+            raise InvalidArgument(f"{name}: got shape {list(got_shape)}, expected [{expected}]")
     if dtype is not None and tensor.dtype != dtype:
         raise InvalidArgument(f"{name}: got dtype {tensor.dtype}, expected {dtype}")
     if device is not None and tensor.device != device:
@@ -226,5 +227,5 @@ def number(name: str, value: Any, python: str, values: tuple[str, ...], is_requi
     if not values and isinstance(value, _NUMBERS):
         return value
     if not values and getattr(value, "ndim", None) == 0 and not getattr(value, "is_cuda", False):
-        return value.item()  # a tensor's on the CPU, or NumPy's
+        return value.item()  # a scalar tensor on the CPU, or NumPy's
     raise unexpected(name, value, f"{'an' if python == 'int' else 'a'} {python}")

@@ -15,7 +15,7 @@ _HEAD = "# The kernels that programs resolved; `kernelmint slim` makes a set of 
 def note(key: str) -> None:
     """Adds a key to the file that KERNELMINT_RECORD names, if any; several processes may.
 
-    What the file system refuses is a warning: the kernel is as good without.
+    An error of the file system is only a warning: the kernel works without the note.
     """
     if not _native.is_set(VARIABLE):
         return
@@ -24,8 +24,8 @@ def note(key: str) -> None:
         with open(path, "a+", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             file.seek(0)
-            known = file.read()
-            if f"- {key}\n" not in known:
-                file.write(f"{'' if known else _HEAD}- {key}\n")
+            noted = file.read()
+            if f"- {key}\n" not in noted:
+                file.write(f"{'' if noted else _HEAD}- {key}\n")
     except OSError as error:
         warnings.warn(f"{VARIABLE}={path}: {error.strerror or error}", RuntimeWarning, stacklevel=2)

@@ -1,4 +1,4 @@
-"""Which of the kernels here are the ones that `kernelmint verify` found right."""
+"""The kernels here that `kernelmint verify` found right."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ VARIABLE = "KERNELMINT_REQUIRE"
 
 
 def file_of(family: Family, target: str) -> Path:
-    """Where the rows of a target are kept: beside its spec."""
+    """Returns the file of a target's rows: it lies beside the spec."""
     root, _, folder = family.spec_folder.partition("/")
     return packs.of(family.name).specs[root] / folder / verified.name_of(target)
 
 
 @functools.cache
 def _rows(path: Path) -> dict[tuple[str, str, str], list[Row]]:
-    """By key, architecture and code."""
-    found: dict[tuple[str, str, str], list[Row]] = {}
+    """Returns the rows of a file, by key, architecture and code."""
+    rows: dict[tuple[str, str, str], list[Row]] = {}
     for row in verified.read(path):
-        found.setdefault((row.kernel_config, row.arch, row.code), []).append(row)
-    return found
+        rows.setdefault((row.kernel_config, row.arch, row.code), []).append(row)
+    return rows
 
 
 @functools.cache
@@ -51,8 +51,9 @@ def _cpu_code(pack: Pack, family: str) -> str:
 
 
 def code_of(info: KernelInfo, index: int = 0) -> tuple[str, str] | None:
-    """The architecture, and the hash of the machine code, of the code that a kernel runs as on the
-    CPU or on a CUDA device; None if nothing of it runs there, or its code is compressed."""
+    """Returns the architecture and the hash of the machine code that a kernel runs
+    as on the CPU or on a CUDA device; None if nothing of it runs there, or its code is
+    compressed."""
     pack = packs.of(info.family, info.key)
     if not info.is_cuda:
         return _native.active_cpu_isa(), _cpu_code(pack, info.family)
@@ -65,7 +66,8 @@ def code_of(info: KernelInfo, index: int = 0) -> tuple[str, str] | None:
 
 
 def rows_of(info: KernelInfo, index: int = 0) -> list[Row]:
-    """What was found of the very code that a kernel runs as on a device, wherever it was found.
+    """Returns the rows of the very code that a kernel runs as on a device, wherever it was
+    verified.
 
     Raises VerifiedError if the file of rows cannot be read.
     """
@@ -75,15 +77,15 @@ def rows_of(info: KernelInfo, index: int = 0) -> list[Row]:
 
 
 def where(family: Family, target: str, keys: Collection[str]) -> dict[str, int]:
-    """How many of these built kernels of a target were found right as they are compiled here, by
+    """Counts the built kernels of a target that were found right as they are compiled here, by
     the devices that they were verified on. Raises VerifiedError, PackError."""
-    found: dict[str, set[str]] = {}
+    right_keys: dict[str, set[str]] = {}
     for (key, arch, code), rows in _rows(file_of(family, target)).items():
         if key in keys and code == _code_for(packs.of(family.name, key), family.name, key, arch):
             for row in rows:
                 if row.is_right:
-                    found.setdefault(row.device, set()).add(key)
-    return {device: len(right) for device, right in sorted(found.items())}
+                    right_keys.setdefault(row.device, set()).add(key)
+    return {device: len(right) for device, right in sorted(right_keys.items())}
 
 
 def _code_for(pack: Pack, family: str, key: str, arch: str) -> str | None:
@@ -94,13 +96,13 @@ def _code_for(pack: Pack, family: str, key: str, arch: str) -> str | None:
 
 
 def require(info: KernelInfo) -> None:
-    """With KERNELMINT_REQUIRE=verified: raises TargetUnavailable unless the kernel was found right,
-    and never wrong, as what it runs as on each device here that it can run on."""
-    wanted = os.environ.get(VARIABLE, "")
-    if not wanted:
+    """Raises, with KERNELMINT_REQUIRE=verified, TargetUnavailable unless the kernel was found
+    right, and never wrong, as the code that it runs as on each device here that can run it."""
+    setting = os.environ.get(VARIABLE, "")
+    if not setting:
         return
-    if wanted != "verified":
-        raise InvalidArgument(unlisted(VARIABLE, wanted, ["verified"]))
+    if setting != "verified":
+        raise InvalidArgument(unlisted(VARIABLE, setting, ["verified"]))
     indices = [0]
     if info.is_cuda:
         indices = [i for i in range(devices.count()) if not devices.why_unsuitable(info.target, i)]

@@ -1,6 +1,6 @@
-"""Calls that wait for an import of someone else's: what registers with a module of PyTorch's that
-is slow to import, and that most programs never do. kernelmint loads this file by itself, too: it
-imports nothing that takes long."""
+"""Calls that wait for another's import: they register with a module of PyTorch that is slow to
+import and that most programs never import. kernelmint also loads this file by itself: it imports
+nothing that takes long."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _waiting: dict[str, list[Callable[[], None]]] = {}
 
 
 def when_imported(module: str, call: Callable[[], None]) -> None:
-    """Calls a function once a module is imported: now, if it is already."""
+    """Calls a function once a module is imported: now, if it is imported already."""
     if module in sys.modules:
         call()
         return
@@ -23,7 +23,7 @@ def when_imported(module: str, call: Callable[[], None]) -> None:
 
 
 class _Finder:
-    """Finds what is waited for as others do, and adds the calls to its loader."""
+    """A finder that finds modules as others do, and adds the calls to their loaders."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -41,7 +41,7 @@ class _Finder:
             for call in _waiting.pop(name, ()):
                 call()
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # of this module alone
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]  # only of this module
         return spec
 
 

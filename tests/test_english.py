@@ -53,7 +53,7 @@ CEILINGS = {  # by folder; a file counts in the longest one that holds it
     "examples": Ceiling(0, 0),
     "kernel_specs": Ceiling(62, 10),
     "kernelmint": Ceiling(0, 0, 11),
-    "runtime": Ceiling(245, 26),
+    "runtime": Ceiling(0, 0),
     "tools": Ceiling(0, 0),
     "tools/bench": Ceiling(0, 0),
     "tools/ptx_report": Ceiling(0, 0),

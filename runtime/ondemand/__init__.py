@@ -1,7 +1,7 @@
 """Kernels that are built when they are first asked for, from specs on disk, into a cache.
 
-Here is whether that is asked for, and of which specs; `kernels`, which does it, is imported when it
-is.
+This module says whether a kernel is built, and from which specs. `kernels` builds it, and is
+imported for that.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from codegen.core.packs import Pack
     from runtime.ondemand.specs import Source
 
-sources: dict[str, Source] = {}  # of the families that `runtime.load` brought
+sources: dict[str, Source] = {}  # specs of the families that `runtime.load` brought
 
 
-def wanted(family: str, build: bool | None) -> bool:
-    """Whether a kernel of a family that is not built is to be built.
+def builds(family: str, build: bool | None) -> bool:
+    """Returns whether a kernel of a family that is not built is to be built.
 
     `build` is what the caller says; None leaves it to `load` and to KERNELMINT_BUILD.
     """
@@ -39,21 +39,22 @@ def _setting() -> str:
 
 
 def always(family: str) -> bool:
-    """Whether KERNELMINT_BUILD says to build a family's kernels from its spec as it is now, also
-    those that a pack holds."""
+    """Returns whether KERNELMINT_BUILD says to build a family's kernels from its spec as it is
+    now, those of a pack included."""
     return _setting() == "always" and source_of(family) is not None
 
 
 def source_of(family: str) -> Source | None:
-    """The spec that a family's kernels are built from; None if there is none."""
+    """Returns the spec that a family's kernels are built from; None if there is none."""
     pack = packs.owner(family)
     return None if pack is None else source_of_pack(family, pack)
 
 
 def source_of_pack(family: str, pack: Pack) -> Source | None:
-    """The spec of a pack's family that its kernels are built from; None if there is none."""
+    """Returns the spec of a pack's family that its kernels are built from; None if there is
+    none."""
     if family in sources:
         return sources[family]
-    from runtime.ondemand import specs  # which calls of kernels that are built do not need
+    from runtime.ondemand import specs  # calls of kernels that are built do not need it
 
     return specs.of_pack(family, manifest.of_pack(pack, family).spec_folder, dict(pack.specs))

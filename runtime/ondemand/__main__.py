@@ -1,4 +1,4 @@
-"""kernelmint build | cache."""
+"""The commands `kernelmint build` and `kernelmint cache`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from runtime.ondemand.cache import Usage, is_whole
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Kernels that are built on demand."""
+    """Builds kernels on demand, and shows them."""
 
 
 @main.command()
@@ -56,7 +56,7 @@ def build(
     architectures: tuple[tuple[str, ...], ...],
     folder: Path | None,
 ) -> None:
-    """Build kernels of SPECS, a folder of specs or the name of a family, into the cache.
+    """Builds kernels of SPECS, a folder of specs or the name of a family, into the cache.
 
     \b
     Examples:
@@ -104,7 +104,7 @@ def build(
     help="Remove what was not used for so long: 12h, 30d, or a number of days.",
 )  # fmt: skip
 def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
-    """List what was built on demand, the last used first, or remove it.
+    """Lists what was built on demand, the last used first, or removes it.
 
     \b
     Examples:
@@ -120,8 +120,8 @@ def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
             f"removed {counted(len(removed), 'pack')}, {freed / 1e6:.1f} MB, from {store.folder}"
         )
         return
-    found = store.packs()
-    entries = [_entry(usage) for usage in found]
+    usages = store.packs()
+    entries = [_entry(usage) for usage in usages]
     if as_json:
         click.echo(json.dumps(entries, indent=1))
         return
@@ -129,12 +129,12 @@ def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(entry["used"]))
         runs_on = ", ".join(entry["built_for"]) or "no kernels"
         click.echo(f"{used}  {entry['size'] / 1e6:6.2f} MB  {entry['key']}  ({runs_on})")
-    total = sum(usage.size for usage in found)
-    click.echo(f"{counted(len(found), 'pack')}, {total / 1e6:.1f} MB, in {store.folder}")
+    total = sum(usage.size for usage in usages)
+    click.echo(f"{counted(len(usages), 'pack')}, {total / 1e6:.1f} MB, in {store.folder}")
 
 
 def _entry(usage: Usage) -> dict[str, Any]:
-    """A pack, as --json prints it."""
+    """Returns a pack, as --json prints it."""
     key, built_for = _built(usage.folder)
     return {
         "key": key,
@@ -151,7 +151,7 @@ def _built(folder: Path) -> tuple[str, list[str]]:
     try:
         (family,) = manifest.read(folder / packs.MANIFEST).families
         pack = packs.read(folder)
-    except (ValueError, PackError):  # of another form
+    except (ValueError, PackError):  # a pack of another form
         return "built by another version of Kernelmint, which alone uses it", []
     keys = [kernel.key for target in family.targets for kernel in target.kernels]
     built_for = [*pack.isas, *(f"sm_{name}" for name in pack.architectures)]

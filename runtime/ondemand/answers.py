@@ -1,5 +1,5 @@
-"""What compilers answer when they are asked about themselves, remembered in the cache: to start one
-takes a warm start longer than all else."""
+"""Compilers' answers about themselves, remembered in the cache: starting a compiler would take a
+warm start longer than all else."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from codegen.core.home import cache_folder
 from runtime.errors import BuildError
 from runtime.ondemand.cache import SETTLED, Cache, content, digest
 
-# What changes an answer, or what a compiler or its linker makes, beside the command line.
+# Variables that change an answer, or the result of a compiler or its linker.
 ENVIRONMENT = (
     "CCC_OVERRIDE_OPTIONS", "COMPILER_PATH", "CPATH", "CPLUS_INCLUDE_PATH", "GCC_EXEC_PREFIX",
     "LD_RUN_PATH", "LIBRARY_PATH", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "NVCC_PREPEND_FLAGS",
 )  # fmt: skip
-# Names of programs that answer by themselves. (Others, such as ccache, run a compiler.)
+# Programs that answer by themselves, by name. (Others, such as ccache, run a compiler.)
 _COMPILERS = re.compile(r"(\S+-)?(c\+\+|g\+\+|clang(\+\+)?|nvcc)(-[0-9.]+)?")
 
 
 class Answer(NamedTuple):
-    """What a command printed."""
+    """The output of a command."""
 
     output: str
     errors: str
 
 
 def ask(command: Sequence[str]) -> Answer:
-    """What a compiler answers, by the cache if the compiler is the file that it was.
+    """Returns a compiler's answer, from the cache if the compiler is the file that it was.
 
-    Raises BuildError if it cannot be run, or fails.
+    Raises BuildError if the compiler cannot be run, or fails.
     """
     question, cache = _question(command), Cache(cache_folder())
-    found = None if question is None else cache.noted(question)
-    if isinstance(found, list) and len(found) == len(Answer._fields):
-        return Answer(*map(str, found))
+    noted = None if question is None else cache.noted(question)
+    if isinstance(noted, list) and len(noted) == len(Answer._fields):
+        return Answer(*map(str, noted))
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
@@ -54,26 +54,26 @@ def ask(command: Sequence[str]) -> Answer:
 
 
 def contents(programs: Iterable[str]) -> list[str]:
-    """The hashes of the files of programs, by name or path, by the cache while size and times stay;
-    of those that are not there, nothing."""
-    cache, found = Cache(cache_folder()), []
+    """Returns the hashes of the files of programs, by name or path, from the cache while size
+    and times stay; programs that are not there have none."""
+    cache, hashes = Cache(cache_folder()), []
     for path in filter(None, map(shutil.which, programs)):
         status = os.stat(path)
         stamp = [status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino]
         question = digest([os.path.realpath(path), stamp])
-        known = cache.noted(question)
-        if not isinstance(known, str):
-            known = content(path)
+        value = cache.noted(question)
+        if not isinstance(value, str):
+            value = content(path)
             if time.time_ns() - status.st_ctime_ns > SETTLED:
-                cache.note(question, known)
-        found.append(known)
-    return found
+                cache.note(question, value)
+        hashes.append(value)
+    return hashes
 
 
 def _question(command: Sequence[str]) -> str | None:
-    """A hash of the command and of its program's path, size and time; None if the program may
-    run another: a script, ccache, or a compiler that looks for its programs in folders of the
-    user's."""
+    """Returns a hash of the command and of its program's path, size and time; None if the
+    program may run another: a script, ccache, or a compiler that looks for its programs in
+    folders of the user's."""
     if os.environ.get("COMPILER_PATH") or os.environ.get("GCC_EXEC_PREFIX"):
         return None
     program = os.path.realpath(shutil.which(command[0]) or command[0])

@@ -1,7 +1,7 @@
-"""Keys to packs of the cache: each compiled once, by two commands and a link.
+"""From keys to packs of the cache: each pack is compiled once, by two commands and a link.
 
-A pack of the cache holds one kernel, and is what kernelmint_add_pack makes of it. There is no build
-file: nothing is rebuilt in part, and the cache knows what is up to date.
+A pack of the cache holds one kernel, and is the same as kernelmint_add_pack makes. There is no
+build file: nothing is rebuilt in part, and the cache knows which packs are up to date.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from runtime.ondemand.specs import Source, codegen_identity
 if TYPE_CHECKING:
     from runtime.ondemand.emit import Generated
 
-_OBJECTS = (b"\x7fELF", b"BC\xc0\xde")  # how they begin: for a processor; clang's, with -flto
-_MOST_COMPILATIONS = 5  # of sources that change meanwhile
+_OBJECTS = (b"\x7fELF", b"BC\xc0\xde")  # their first bytes: a processor's; clang's with -flto
+_MOST_COMPILATIONS = 5  # if sources change meanwhile
 _LOAD = """import ctypes, os, sys
 try:
     ctypes.CDLL(sys.argv[1], os.RTLD_NOW)
@@ -61,7 +61,7 @@ except OSError as error:
 
 @dataclass(frozen=True)
 class Request:
-    """A kernel that is asked for: its key, its spec, and how it is to be compiled."""
+    """A request of a kernel: its key, its spec, and how to compile it."""
 
     key: str
     source: Source
@@ -69,12 +69,12 @@ class Request:
 
     @property
     def target(self) -> str:
-        """The target's name."""
+        """Returns the target's name."""
         return self.key.split(".")[1]
 
     @cached_property
     def roots(self) -> Roots:
-        """The folders that its dependencies are named by."""
+        """Returns the folders that its dependencies are named by."""
         folders = {
             "specs": self.source.root,
             "project": self.source.root.parent,
@@ -88,12 +88,13 @@ class Request:
 
     @cached_property
     def written(self) -> list[tuple[str, str]]:
-        """Its spec, when it was asked for: names and hashes of the YAML files."""
+        """Returns its spec when it was asked for: names and hashes of the YAML files."""
         return self.source.written(self.target)
 
     @cached_property
     def id(self) -> str:
-        """The hash of all that decides the pack but the contents of what it includes."""
+        """Returns the hash of all that decides the pack but the contents of the files that it
+        includes."""
         return digest(
             [
                 self.key,
@@ -107,34 +108,34 @@ class Request:
 
 
 def find(cache: Cache, request: Request) -> Entry | None:
-    """The pack of a request, if it was built already."""
+    """Returns the pack of a request, if it was built already."""
     return cache.find(request.id, request.roots)
 
 
 def build(
     cache: Cache, requests: Sequence[Request], failed: dict[str, BuildError] | None = None
 ) -> dict[str, Entry]:
-    """The packs of the requests, by key; those that the cache lacks are compiled.
+    """Returns the packs of the requests, by key; those that the cache lacks are compiled.
 
-    What does not compile is put into `failed`, by key. Without it, raises BuildError for the first;
-    KernelNotFound for an invalid key.
+    Errors of kernels that do not compile are put into `failed`, by key; without it, raises the
+    first BuildError. Raises KernelNotFound for an invalid key.
     """
     what = requests[0].key if len(requests) == 1 else f"{len(requests)} kernels"
-    found = {r.key: entry for r in requests if (entry := find(cache, r)) is not None}
-    missing = [request for request in requests if request.key not in found]
+    entries = {r.key: entry for r in requests if (entry := find(cache, r)) is not None}
+    missing = [request for request in requests if request.key not in entries]
     if not missing:
-        return found
+        return entries
     cache = cache.writable()
     with (
         reported(cache, what),
         Progress(f"building {what}") as progress,
         cache.locked((request.id for request in missing), what, progress.wait_for),
     ):
-        found |= {r.key: entry for r in missing if (entry := find(cache, r)) is not None}
-        missing = [request for request in missing if request.key not in found]
+        entries |= {r.key: entry for r in missing if (entry := find(cache, r)) is not None}
+        missing = [request for request in missing if request.key not in entries]
         if missing:
-            found |= _compile_all(cache, missing, progress, failed)
-    return found
+            entries |= _compile_all(cache, missing, progress, failed)
+    return entries
 
 
 def _compile_all(
@@ -187,7 +188,8 @@ _Kernel = concurrent.futures.Future[tuple[str, Entry]]
 
 
 def _completed(kernels: Iterable[_Kernel], let_interrupt: Callable[[], None]) -> Iterator[_Kernel]:
-    """Each when it is done. Waits are short: an interrupt that is held back does not end one."""
+    """Yields each kernel when it is done. Waits are short: an interrupt that is held back does
+    not end one."""
     waiting = set(kernels)
     while waiting:
         done, waiting = concurrent.futures.wait(waiting, 0.2, concurrent.futures.FIRST_COMPLETED)
@@ -197,11 +199,11 @@ def _completed(kernels: Iterable[_Kernel], let_interrupt: Callable[[], None]) ->
 
 @contextlib.contextmanager
 def _interrupts_held_back() -> Iterator[Callable[[], None]]:
-    """An interrupt comes when the function that this gives is called, or at the end.
+    """Holds back interrupts until the function that this gives is called, or to the end.
 
-    It would come between any two instructions. If those are of a future's condition, or of a thread
-    that starts, the lock is not released: the threads that build wait for it, and who joins them
-    waits for ever.
+    An interrupt comes between any two instructions. If these belong to a future's condition, or to
+    a thread that starts, the lock is not released: the threads that build wait for it, and whoever
+    joins them waits for ever.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
@@ -228,7 +230,7 @@ def _interrupts_held_back() -> Iterator[Callable[[], None]]:
 
 
 class _Processes:
-    """Compilers, so many at once, each in a session of its own: what they start ends with them."""
+    """Compilers, so many at once, each in its own session: their own programs end with them."""
 
     def __init__(self, most: int) -> None:
         self._pool = concurrent.futures.ThreadPoolExecutor(most)
@@ -243,7 +245,8 @@ class _Processes:
         return self._pool.submit(function, command)
 
     def run(self, command: Sequence[str], folder: Path, lock: int) -> tuple[int, str]:
-        """A command's exit status and output. Raises CancelledError if all are stopped."""
+        """Runs a command; returns its exit status and output. Raises CancelledError if all are
+        stopped."""
         with self._changing, opening:
             if self._stopped:
                 raise concurrent.futures.CancelledError
@@ -268,7 +271,7 @@ class _Processes:
         return process.returncode, output.decode(errors="surrogateescape")
 
     def stop(self) -> None:
-        """Ends what runs."""
+        """Ends the compilers that run."""
         with self._changing:
             self._stopped = True
             for process in self._running:
@@ -276,7 +279,7 @@ class _Processes:
                     os.killpg(process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Waits for what runs."""
+        """Waits for the compilers that run."""
         self._pool.shutdown()
 
 
@@ -312,21 +315,21 @@ class _Job:
         before = None
         for _ in range(_MOST_COMPILATIONS):
             start, logs = self._compile()
-            made, dependencies = self._pack(logs)
+            folder, dependencies = self._pack(logs)
             pack = self.cache.identify(self.request.id, dependencies, self.request.roots)
-            # What was touched meanwhile may not be what was read: then once more.
+            # A file that was touched meanwhile may not be the one that was read: then once more.
             paths = self.request.roots.paths(dependencies.files)
             files, folders = changed_since(start, paths, self.request.roots)
             if not files and (not folders or pack == before):
                 break
             before = pack
-            shutil.rmtree(made)
+            shutil.rmtree(folder)
         else:
             raise BuildError(f"{self.request.key}: its sources change while they are compiled")
         if self.request.source.written(self.request.target) != self.request.written:
             raise BuildError(f"{self.request.key}: its spec changed while it was built: ask again")
-        self._load(made)
-        return self.cache.publish(self.request.id, dependencies, self.request.roots, pack, made)
+        self._load(folder)
+        return self.cache.publish(self.request.id, dependencies, self.request.roots, pack, folder)
 
     def _write(self) -> None:
         family, target = self.request.source.family, self.request.target
@@ -342,14 +345,14 @@ class _Job:
             path.write_text(text, encoding="utf-8")
 
     def _compile(self) -> tuple[int, list[str]]:
-        """Runs the compilers; when they began, by the file system's clock, and what they said."""
+        """Runs the compilers; returns their start, by the file system's clock, and their output."""
         units, file = self.commands.units, self.folder / "build.sh"
         script = f'cd "$(dirname "$0")"\nset -e\n{self.commands.script()}\n'
         file.write_text(script, errors="surrogateescape")
         start = file.stat().st_ctime_ns
         futures = [self.processes.submit(self._process, unit.command) for unit in units]
         done = [future.result() for future in futures]
-        for code, output in (*done[1:], done[0]):  # first of what people write
+        for code, output in (*done[1:], done[0]):  # first errors of files that people write
             if code:
                 raise _CompilerError(output)
         for unit in units:
@@ -357,7 +360,7 @@ class _Job:
         return start, [output for _, output in done]
 
     def _check_made(self, unit: Unit) -> None:
-        """Raises BuildError if a compiler that did not fail made no object, as with --version."""
+        """Raises BuildError if a compiler made no object without failing, as with --version."""
         try:
             with open(self.folder / f"{unit.name}.o", "rb") as file:
                 is_object = file.read(4) in _OBJECTS
@@ -376,20 +379,20 @@ class _Job:
         return self.processes.run(command, self.folder, self.lock)
 
     def _read(self) -> Dependencies:
-        """What the compilers read and looked for, without what codegen wrote."""
-        found = set(map(str, self.commands.excerpted))
+        """Returns what the compilers read and looked for, without the files that codegen wrote."""
+        paths = set(map(str, self.commands.excerpted))
         for unit in self.commands.units:
             for path in listed(self.folder / f"{unit.name}.d"):
                 if not (self.folder / path).resolve().is_relative_to(self.folder.resolve()):
-                    found.add(os.path.normpath(path))
-        return headers(sorted(found), self.commands.searched, self.request.roots)
+                    paths.add(os.path.normpath(path))
+        return headers(sorted(paths), self.commands.searched, self.request.roots)
 
     def _pack(self, logs: Sequence[str]) -> tuple[Path, Dependencies]:
-        """Links; the folder of the pack, and what it depends on."""
-        made, read, roots = self.folder / "pack", self._read(), self.request.roots
+        """Runs the linker; returns the folder of the pack, and its dependencies."""
+        folder, read, roots = self.folder / "pack", self._read(), self.request.roots
         archives = {str(path) for path in self.commands.archives}
         fingerprint = self.cache.identify(self.request.id, read, roots)
-        (made / "python").mkdir(parents=True)
+        (folder / "python").mkdir(parents=True)
         family, recipe = self.request.source.family, self.recipe
         (self.folder / "fingerprint.cpp").write_text(
             "namespace kernelmint {\nextern const char kBuild[];\n"
@@ -397,7 +400,7 @@ class _Job:
         )
         linking = self.processes.submit(self._process, self.commands.link())
         for name in ("manifest.json", f"python/{family}.py"):
-            (made / name).write_text(self.generated.files[name], encoding="utf-8")
+            (folder / name).write_text(self.generated.files[name], encoding="utf-8")
         if recipe.toolkit is not None:
             self._collect(logs)
         settings = {"c++": recipe.compiler.version, "c++ flags": shlex.join(recipe.host)}
@@ -414,7 +417,7 @@ class _Job:
         names = sorted({*read.files, *map(roots.name, linked)})
         own = [name for name in names if not is_system(name)]
         packs.write(
-            made,
+            folder,
             [self.generated.family],
             name=f"built_{fingerprint[:12]}",
             fingerprint=fingerprint,
@@ -426,19 +429,19 @@ class _Job:
             sources=dict(zip(own, contents(roots.paths(own)), strict=True)),
             spec_folders={},
         )
-        return made, replace(read, files=tuple(names))
+        return folder, replace(read, files=tuple(names))
 
-    def _load(self, made: Path) -> None:
+    def _load(self, folder: Path) -> None:
         """Loads the library, in a process that it may end."""
-        library = str(made / f"{self.request.source.family}.so")
+        library = str(folder / f"{self.request.source.family}.so")
         code, output = self._process((sys.executable, "-ISc", _LOAD, library))
         if code:
             raise _CompilerError(output.strip() or f"loading {library} ended a process ({code})")
 
     def _collect(self, logs: Sequence[str]) -> None:
-        """What ptxas made of the kernel, as a build's report collects it."""
+        """Collects what ptxas made of the kernel, as a build's report does."""
         from codegen.core.ptxas_rows import ReportError
-        from codegen.ptxas.collect import write_csv  # which takes a warm start longer than the rest
+        from codegen.ptxas.collect import write_csv  # a slow import, for a warm start
 
         for unit, log in zip(self.commands.units, logs, strict=True):
             if unit.log is not None:
@@ -460,15 +463,15 @@ class _Job:
             raise _CompilerError(str(error)) from None
 
     def _check_disk(self, error: _CompilerError) -> None:
-        """Raises OSError if a compiler had no space, which no kernel is to blame for."""
+        """Raises OSError if a compiler ran out of space, which is no kernel's fault."""
         full = os.strerror(errno.ENOSPC)
         for line in error.output.splitlines():
             if full in line:
                 raise OSError(errno.ENOSPC, line.strip(), str(self.cache.folder))
 
     def _failure(self, error: _CompilerError) -> str:
-        """The error's text. The build's folder is kept, for a person to look into."""
-        from runtime.ondemand.diagnose import first_error  # which a warm start does not need
+        """Returns the error's text. The build's folder is kept, for a person to look into."""
+        from runtime.ondemand.diagnose import first_error  # a warm start does not need it
 
         request = self.request
         header = request.source.root / self.generated.header

@@ -1,19 +1,19 @@
-"""The cache of what was built on demand: packs, found by the content of all that they are made of.
+"""The cache of kernels that were built on demand: packs, found by the content of all their sources.
 
-    <folder>/1/direct/<hash>.json   what a request of this hash depended on, by name
-    <folder>/1/packs/<hash>/        packs, by the hashes of the request and what it depended on
+    <folder>/1/direct/<hash>.json   dependencies of a request of this hash, by name
+    <folder>/1/packs/<hash>/        packs, by the hashes of the request and its dependencies
     <folder>/1/system.json          hashes of the system's files, by their path, size and times
-    <folder>/1/answers/<hash>.json  what compilers answered, by their path, size and time
+    <folder>/1/answers/<hash>.json  answers of compilers, by their path, size and time
     <folder>/1/locks/<hash>         held while a request is built: others wait, then find its pack
-    <folder>/1/tmp/<random>/        of builds that run; a killed one's is removed by the next
+    <folder>/1/tmp/<random>/        builds that run; the next build removes that of a killed one
     <folder>/1/failed/<hash>/       the last failed build of a request: its log and how to repeat it
 
-A request's hash covers specs, codegen, flags and the compiler's identity. The files of the second
-step are what the compiler and the linker say that they read; beside their contents, the names count
-that were looked for and have appeared in, or gone from, the folders that were searched. Names in
-them are relative to the roots that a request has (its specs, Kernelmint's headers, a CUDA toolkit),
-and no time counts, so that the folder can be copied, shared and shipped. A pack appears by one
-rename, whole or not at all, with the hashes of its files: one that is damaged is not found.
+A request's hash covers specs, codegen, flags and the compiler's identity. The dependencies are the
+files that the compiler and the linker say they read. Beside the contents of these, the names count
+that were looked for and have appeared in, or gone from, the folders that were searched. Names are
+relative to the roots of a request (its specs, Kernelmint's headers, a CUDA toolkit), and no time
+counts, so that the folder can be copied, shared and shipped. A pack appears by one rename, whole or
+not at all, with the hashes of its files: a damaged pack is not found.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ SETTLED = 2_000_000_000  # nanoseconds: file systems' clocks tick, some of them 
 
 
 def contents(
-    paths: Iterable[str], known: Mapping[str, Sequence[Any]] = MappingProxyType({})
+    paths: Iterable[str], earlier: Mapping[str, Sequence[Any]] = MappingProxyType({})
 ) -> list[str]:
     """Returns the hashes of files' contents; "" for a file that cannot be read.
 
     A file is not read again while its size, inode and times are those that this process saw, or
-    that `known` has. The time of its last change of any kind is one of them, which no program sets;
-    a file that changed just now may change again within one tick of that clock, so it is read
-    again. A kernel has hundreds of files: those that are known take no call each.
+    that `earlier` has. The time of its last change of any kind is one of them, which no program
+    sets. A file that changed just now may change again within one tick of that clock, so it is read
+    again. A kernel has hundreds of files: those that did not change take no call each.
     """
     values = []
     for path in paths:
@@ -68,7 +68,7 @@ def contents(
             values.append("")
             continue
         stamp = [status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_ino]
-        for kept in (_hashes.get(path), known.get(path)):
+        for kept in (_hashes.get(path), earlier.get(path)):
             if kept is not None and kept[:-1] == stamp:
                 _hashes[path] = list(kept)
                 values.append(str(kept[-1]))
@@ -98,13 +98,14 @@ def content(path: str | Path) -> str:
 
 
 def digest(value: object) -> str:
-    """The hash of plain data."""
+    """Returns the hash of plain data."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
 def is_system(name: str) -> bool:
-    """Whether a name is of a file that came with a compiler, or elsewhere from the system."""
+    """Returns whether a name is of a file that came with a compiler, or elsewhere from the
+    system."""
     return name.startswith((":", "toolkit:"))
 
 
@@ -117,7 +118,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """A list of texts. Raises TypeError for anything else."""
+    """Returns a list of texts as a tuple. Raises TypeError for anything else."""
     if not isinstance(value, list) or not {str}.issuperset(map(type, value)):
         raise TypeError
     return tuple(value)
@@ -130,7 +131,7 @@ class Roots:
     folders: Mapping[str, Path]
 
     def name(self, path: str) -> str:
-        """A file's name: `root:path` below the deepest of the roots, else `:path`."""
+        """Returns a file's name: `root:path` below the deepest of the roots, else `:path`."""
         path = os.path.normpath(path)
         below = [
             (name, folder)
@@ -151,12 +152,12 @@ class Roots:
 
 @dataclass(frozen=True)
 class Dependencies:
-    """What a pack was made of, by names as `Roots` gives them.
+    """The dependencies of a pack, by names as `Roots` gives them.
 
     Attributes:
-        files: what counts by its content; a file that was looked for and is absent, too.
-        folders: those in which files were looked for.
-        sought: the names of files and folders of which those count that lie in one of `folders`.
+        files: the files whose content counts; some were looked for and are absent.
+        folders: the folders in which files were looked for.
+        sought: names of files and folders: those that lie in one of `folders` count.
     """
 
     files: tuple[str, ...] = ()
@@ -166,7 +167,7 @@ class Dependencies:
 
 @dataclass(frozen=True)
 class Entry:
-    """A pack of the cache: its folder, and what it depends on."""
+    """A pack of the cache: its folder, and its dependencies."""
 
     folder: Path
     dependencies: Dependencies
@@ -174,11 +175,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Usage:
-    """What `kernelmint cache` shows of a pack."""
+    """A pack in the cache, as `kernelmint cache` shows it."""
 
     folder: Path
     size: int  # bytes
-    used: float  # when it was last used, in seconds since the epoch
+    used: float  # the time of its last use, in seconds since the epoch
 
 
 class Cache:
@@ -189,7 +190,7 @@ class Cache:
         self._root = folder / _FORMAT
 
     def find(self, request: str, roots: Roots) -> Entry | None:
-        """The pack of a request, for the contents that its files have now.
+        """Returns the pack of a request, for the contents that its files have now.
 
         Raises BuildError if another user may have written into the cache.
         """
@@ -205,7 +206,7 @@ class Cache:
         return None
 
     def _dependencies(self, request: str) -> list[Dependencies]:
-        """What builds of the request depended on, the last one first."""
+        """Returns the dependencies of the builds of the request, the last one first."""
         try:
             lists = self._read_json("direct", f"{request}.json") or []
             return [Dependencies(*map(_texts, parts)) for parts in lists]
@@ -213,8 +214,8 @@ class Cache:
             return []
 
     def _check_owner(self, *names: str) -> None:
-        """As ssh of its keys: what is loaded from here runs as this user, and what is noted here
-        decides what is loaded."""
+        """Checks a file's owner, as ssh does with its keys: code that is loaded from here runs
+        as this user, and notes in here decide which code is loaded."""
         if why := trust.fault(self.folder, _FORMAT, *names):
             raise BuildError(why)
 
@@ -235,8 +236,10 @@ class Cache:
     def locked(
         self, requests: Iterable[str], what: str, waiting: Callable[[str], None]
     ) -> Iterator[None]:
-        """Waits until no other process, and no other thread, builds one of the requests. Others
-        are told that this one builds `what`; `waiting` is told what this one waits for."""
+        """Waits until no other process or thread builds one of the requests.
+
+        Others are told that this one builds `what`; `waiting` is told what this one waits for.
+        """
         folder = self._folder("locks")
         with contextlib.ExitStack() as held:
             for request in sorted(set(requests)):  # one order: no deadlock
@@ -245,8 +248,9 @@ class Cache:
 
     @contextlib.contextmanager
     def work(self) -> Iterator[tuple[Path, int]]:
-        """A folder for a build, and the descriptor of its lock, for the compilers to inherit: what
-        a killed process leaves is removed when the last of its compilers has ended."""
+        """Gives a folder for a build and the descriptor of its lock, for the compilers to
+        inherit: the folder of a killed process is removed when the last of its compilers has
+        ended."""
         parent = self._folder("tmp")
         self._sweep(parent)
         folder = Path(tempfile.mkdtemp(dir=parent))
@@ -261,7 +265,7 @@ class Cache:
         for folder in parent.iterdir():
             with contextlib.suppress(OSError):
                 if time.time() - folder.stat().st_mtime < 60:
-                    continue  # may have been made just now, and not be locked yet
+                    continue  # it may be new, and not locked yet
                 lock = os.open(folder, os.O_RDONLY)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -270,7 +274,7 @@ class Cache:
                     os.close(lock)
 
     def identify(self, request: str, dependencies: Dependencies, roots: Roots) -> str:
-        """The name that a pack of these dependencies, as they are now, has in the cache."""
+        """Returns the name that a pack of these dependencies, as they are now, has in the cache."""
         names, folders = dependencies.files, dependencies.folders
         hashes = contents(roots.paths(names), self._system)
         sought = set(dependencies.sought)
@@ -280,21 +284,22 @@ class Cache:
 
     @functools.cached_property
     def _system(self) -> Mapping[str, Sequence[Any]]:
-        """What is known of headers that come with compilers: hundreds, which are not edited."""
-        known = self._read_json("system.json")
-        if not isinstance(known, dict):
+        """Returns the hashes of headers that come with compilers: hundreds, which are not
+        edited."""
+        entries = self._read_json("system.json")
+        if not isinstance(entries, dict):
             return {}
-        return {path: entry for path, entry in known.items() if isinstance(entry, list)}
+        return {path: entry for path, entry in entries.items() if isinstance(entry, list)}
 
     def _remember(self, names: Sequence[str], roots: Roots) -> None:
         """Notes the hashes of the system's headers that a build read."""
         paths = roots.paths(filter(is_system, names))
-        found = {path: _hashes[path] for path in paths if path in _hashes}
-        if any(self._system.get(path) != entry for path, entry in found.items()):
-            self._write_json("system.json", {**self._system, **found})
+        hashes = {path: _hashes[path] for path in paths if path in _hashes}
+        if any(self._system.get(path) != entry for path, entry in hashes.items()):
+            self._write_json("system.json", {**self._system, **hashes})
 
     def _folder(self, *names: str) -> Path:
-        """A folder of the cache, made if it is absent."""
+        """Returns a folder of the cache, made if it is absent."""
         return trust.folder(self.folder, _FORMAT, *names)
 
     def _write_json(self, name: str, value: object) -> None:
@@ -306,8 +311,8 @@ class Cache:
         partial.replace(path)
 
     def noted(self, question: str) -> Any:
-        """The answer that was noted to a question, a hash; None if there is none. Raises BuildError
-        if another user may have written it."""
+        """Returns the answer that was noted to a question, a hash; None if there is none. Raises
+        BuildError if another user may have written it."""
         return self._read_json("answers", f"{question}.json")
 
     def note(self, question: str, answer: object) -> None:
@@ -316,22 +321,22 @@ class Cache:
             self._write_json(f"answers/{question}.json", answer)
 
     def publish(
-        self, request: str, dependencies: Dependencies, roots: Roots, pack: str, made: Path
+        self, request: str, dependencies: Dependencies, roots: Roots, pack: str, work: Path
     ) -> Entry:
         """Moves a finished pack into the cache. The request is locked."""
         folder = self._folder("packs") / pack
-        _seal(made)
+        _seal(work)
         try:
-            made.rename(folder)
+            work.rename(folder)
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             if not is_whole(folder):
                 with self.work() as (aside, _):
                     folder.rename(aside / pack)
-                    made.rename(folder)
-        known = [known for known in self._dependencies(request) if known != dependencies]
-        lists = [dependencies, *known][:16]
+                    work.rename(folder)
+        earlier = [earlier for earlier in self._dependencies(request) if earlier != dependencies]
+        lists = [dependencies, *earlier][:16]
         self._write_json(f"direct/{request}.json", [[d.files, d.folders, d.sought] for d in lists])
         self._remember(dependencies.files, roots)
         return Entry(folder, dependencies)
@@ -343,14 +348,14 @@ class Cache:
         return work.rename(folder)
 
     def packs(self) -> list[Usage]:
-        """All packs, the damaged ones too, the last used first."""
-        found = []
+        """Returns all packs, the damaged ones included, the last used first."""
+        usages = []
         for folder in (self._root / "packs").glob("*"):
             with contextlib.suppress(OSError):
                 files = [path for path in folder.rglob("*") if path.is_file()]
                 size = sum(path.stat().st_size for path in files)
-                found.append(Usage(folder, size, folder.stat().st_mtime))
-        return sorted(found, key=lambda usage: -usage.used)
+                usages.append(Usage(folder, size, folder.stat().st_mtime))
+        return sorted(usages, key=lambda usage: -usage.used)
 
     def prune(self, most_bytes: int, oldest: float) -> list[Usage]:
         """Removes packs last used before `oldest`, then the longest unused ones until the others
@@ -360,7 +365,7 @@ class Cache:
             kept += usage.size
             if kept > most_bytes or usage.used < oldest:
                 kept -= usage.size
-                # Out of sight by one step, whoever finds packs meanwhile.
+                # One rename takes it out of sight of those who look for packs meanwhile.
                 with self.work() as (work, _), contextlib.suppress(FileNotFoundError):
                     usage.folder.rename(work / usage.folder.name)
                     removed.append(usage)
@@ -368,7 +373,8 @@ class Cache:
         return removed
 
     def writable(self) -> Cache:
-        """This cache, or one of this process alone if this one cannot be written: it is said.
+        """Returns this cache, or, with a warning, one of this process alone if this one cannot be
+        written.
 
         Raises BuildError if no code can be loaded from it.
         """
@@ -395,7 +401,7 @@ def _private(instead_of: Path, reason: str) -> Cache:
 
 @contextlib.contextmanager
 def reported(cache: Cache, what: str) -> Iterator[None]:
-    """What the file system refuses while something is built, as a BuildError."""
+    """Raises BuildError for errors of the file system while something is built."""
     try:
         yield
     except OSError as error:
@@ -407,13 +413,14 @@ def reported(cache: Cache, what: str) -> Iterator[None]:
 
 
 _held: set[int] = set()
-# Held while files and pipes are opened that a forked process must not keep open: no thread forks
+# A lock while files and pipes are opened that a forked process must not keep open: no thread forks
 # then.
 opening = threading.Lock()
 
 
 def _forget_locks() -> None:
-    """A forked process has its parent's locks open, and would hold them for as long as it runs."""
+    """Closes its parent's locks in a forked process, which would hold them for as long as it
+    runs."""
     opening.release()
     while _held:
         os.close(_held.pop())
@@ -426,7 +433,7 @@ os.register_at_fork(
 
 @contextlib.contextmanager
 def _descriptor(path: Path, flags: int) -> Iterator[int]:
-    """An open file whose lock ends with it, and is not inherited by a fork."""
+    """Opens a file whose lock ends with it; a fork does not inherit it."""
     with opening:
         file = os.open(path, flags, 0o644)
         _held.add(file)
@@ -470,7 +477,7 @@ def _close_to_others(path: Path) -> None:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a pack's files are those that were published."""
+    """Returns whether a pack's files are those that were published."""
     hashes = _read_json(folder / _SEAL)
     return (
         isinstance(hashes, dict)

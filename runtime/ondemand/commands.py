@@ -1,4 +1,4 @@
-"""The commands that make a library of one kernel: as kernelmint/cmake has them."""
+"""The commands that make a library of one kernel; kernelmint/cmake has the same."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from runtime.ondemand.compilers import Recipe
 from runtime.ondemand.dependencies import libraries, searched
 from runtime.ondemand.specs import Source
 
-# An option that lists dependencies elsewhere than the build looks for them, or fewer of them; and
-# a file of options, which is not a dependency.
+# Options that list dependencies elsewhere than the build looks for them, or list fewer of them, and
+# files of options, which are no dependencies.
 _HIDES_DEPENDENCIES = re.compile(
     r"@.*|-optf.*|--options-file.*|(?:--compiler-options=|-\w+=|-W\w,)?(?:.*,)?-M.*"
     r"|--(?:generate-(?:nonsystem-)?dependenc|dependency-).*"
 )
-_UNLISTABLE = re.compile(r"[\n\\]")  # by -MD, so that the list can be read
+_UNLISTABLE = re.compile(r"[\n\\]")  # -MD cannot list these so that the list can be read
 HOST = "host.cpp"
-HOST_INCLUDES = "library.cpp"  # of runtime/pack
+HOST_INCLUDES = "library.cpp"  # in runtime/pack
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class Unit:
 
     name: str
     command: tuple[str, ...]
-    log: str | None = None  # where a report looks for what ptxas says of it
+    log: str | None = None  # the name of its log, for a report on registers
 
 
 class Commands:
-    """What compiles and links a kernel, the only one of `family`, a manifest's entry."""
+    """The commands that compile and link a kernel, the only one of `family`, a manifest's entry."""
 
     def __init__(self, family: Family, source: Source, recipe: Recipe) -> None:
         self._source = source
@@ -48,7 +48,7 @@ class Commands:
         (self._target,) = family.targets
         (kernel,) = self._target.kernels
         self._shard = kernel.file
-        self._shared = family.build  # of which the target has all but the sources
+        self._shared = family.build  # the target has all of it but the sources
         self._own = self._target.build
         for folder in (source.root, *self.foreign):
             if _UNLISTABLE.search(str(folder)):
@@ -66,30 +66,31 @@ class Commands:
 
     @property
     def foreign(self) -> list[Path]:
-        """The folders of foreign headers."""
+        """Returns the folders of foreign headers."""
         return [self._path(entry) for entry in self._own.include]
 
     @property
     def excerpted(self) -> list[Path]:
-        """The files that excerpts are of, but for those of archives, which do not change."""
+        """Returns the files that excerpts come from, but for those of archives, which do not
+        change."""
         roots = {self._source.root.name: self._source.root}
         entries = [e for e in self._own.include if "excerpt" in e and "specs" in e]
         return [build_paths.named(entry, roots) for entry in entries]
 
     @property
     def archives(self) -> list[Path]:
-        """The libraries that are files."""
+        """Returns the libraries that are files."""
         return [self._path(e) for e in self._own.libraries if not isinstance(e, str)]
 
     @property
     def searched(self) -> list[str]:
-        """The folders that headers are looked for in."""
+        """Returns the folders that are searched for headers."""
         commands = (*(unit.command for unit in self.units), self._environment())
         named = [folder for command in commands for folder in searched(command)]
         return [*named, *compilers.searched(self._recipe.compiler)]
 
     def libraries(self, read: set[str]) -> list[str]:
-        """The files that the spec's libraries were looked for as, of which some were `read`."""
+        """Returns the files that were tried for the spec's libraries, of which some were `read`."""
         names = [entry for entry in self._own.libraries if isinstance(entry, str)]
         if not names:
             return []
@@ -99,11 +100,12 @@ class Commands:
         ]
 
     def _settings(self, build: BuildSettings, flags: bool) -> list[str]:
-        """What `build:` adds to a command of a compiler; `flags` are of one of them."""
-        found = [f"-D{definition}" for definition in build.definitions]
+        """Returns the options that `build:` adds to a compiler's command; `flags` adds its
+        flags."""
+        options = [f"-D{definition}" for definition in build.definitions]
         for entry in build.include:
-            found += ["-isystem", str(self._path(entry))]
-        return [*(build.flags if flags else ()), *found]
+            options += ["-isystem", str(self._path(entry))]
+        return [*(build.flags if flags else ()), *options]
 
     def _includes(self) -> list[str]:
         return [f"-I{folder}" for folder in (home.INCLUDE, self._source.root, ".")]
@@ -124,7 +126,7 @@ class Commands:
         return Unit(name, (*command, *files), log)
 
     def _environment(self) -> list[str]:
-        """The words that nvcc takes from the environment."""
+        """Returns the words that nvcc takes from the environment."""
         names = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS") if self._recipe.toolkit else ()
         return [word for name in names for word in shlex.split(os.environ.get(name, ""))]
 
@@ -144,25 +146,25 @@ class Commands:
         return self._unit("kernel", self._device_command(self._own), self._shard, self._shard)
 
     def _sources(self) -> list[Unit]:
-        """The sources that `build:` names, of the family and of the target."""
-        found: list[Unit] = []
+        """Returns the sources that `build:` names, of the family and of the target."""
+        units: list[Unit] = []
         for build in (self._shared, self._own):
             for entry in build.sources:
-                path, name = self._path(entry), f"source{len(found)}"
+                path, name = self._path(entry), f"source{len(units)}"
                 if path.suffix == ".cu":
                     if self._recipe.toolkit is not None:
                         log = os.path.relpath(path, self._source.root)
                         command = self._device_command(build)
-                        found.append(self._unit(name, command, str(path), log))
+                        units.append(self._unit(name, command, str(path), log))
                     continue
                 command = [*self._recipe.compiler.command, *self._recipe.host, *self._includes()]
                 command += ["-DKERNELMINT_ISA=baseline", *self._toolkit_includes()]
                 command += self._settings(build, flags=self._recipe.toolkit is None)
-                found.append(self._unit(name, command, str(path)))
-        return found
+                units.append(self._unit(name, command, str(path)))
+        return units
 
     def link(self) -> tuple[str, ...]:
-        """The command that links the objects and fingerprint.cpp."""
+        """Returns the command that links the objects and fingerprint.cpp."""
         recipe = self._recipe
         named = [
             f"-l{entry}" if isinstance(entry, str) else str(self._path(entry))
@@ -178,5 +180,5 @@ class Commands:
         )
 
     def script(self) -> str:
-        """All of it, for a shell."""
+        """Returns all commands, for a shell."""
         return "\n".join(map(shlex.join, [*(unit.command for unit in self.units), self.link()]))

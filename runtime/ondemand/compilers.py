@@ -1,4 +1,4 @@
-"""The compilers that build on demand, and what they are told: as kernelmint/cmake tells them."""
+"""The compilers that build on demand, and their flags, which are those of kernelmint/cmake."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runtime.ondemand.cache import digest
 EXPORTS = CMAKE / "exports.map"
 
 _FLAGS = json.loads((CMAKE / "flags.json").read_text(encoding="utf-8"))
-# -DNDEBUG: as CMake's Release.
+# CMake's Release has -DNDEBUG.
 _COMMON = (*_FLAGS["optimise"], "-DNDEBUG", f"-std=c++{_FLAGS['standard']}")
 _HOST = tuple(_FLAGS["host"])
 _CUDA = (f"-Xcompiler={','.join(_FLAGS['cuda_host'])}", *_FLAGS["cuda"])
@@ -32,16 +32,16 @@ _LINK = ("-shared", *_FLAGS["link"], "-pthread")
 
 @dataclass(frozen=True)
 class Compiler:
-    """A compiler: the command that runs it, and what it says it is."""
+    """A compiler: the command that runs it, its identity and its version."""
 
     command: tuple[str, ...]
-    identity: str  # the hash of what it says
+    identity: str  # the hash of its --version and of its programs
     version: str  # for people
 
 
 @dataclass(frozen=True)
 class Toolkit:
-    """nvcc, and where its toolkit has headers and libraries."""
+    """nvcc, and the folders of its toolkit's headers and libraries."""
 
     nvcc: Compiler
     root: Path
@@ -51,13 +51,13 @@ class Toolkit:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How the kernels of a target are compiled for what is here.
+    """A way to compile the kernels of a target for this machine.
 
     Attributes:
         isas: the instruction set of a CPU target's kernels.
-        architectures: what a CUDA target's kernels are compiled for: "80", "90a".
-        compiler: of the host's part, and of a CPU's kernels; it links.
-        toolkit: of a CUDA target.
+        architectures: those of a CUDA target's kernels: "80", "90a".
+        compiler: the compiler of the host's part and of a CPU's kernels; it links.
+        toolkit: the toolkit of a CUDA target.
         host: the flags of the host's part.
         device: the flags of the kernels.
         link: the flags of the link.
@@ -73,33 +73,34 @@ class Recipe:
 
     @property
     def identity(self) -> list[object]:
-        """What of it decides the result, without any folder's name."""
+        """Returns the part of it that decides the result, without any folder's name."""
         compilers = [self.compiler.identity, self.toolkit.nvcc.identity if self.toolkit else None]
         exports = hashlib.sha256(EXPORTS.read_bytes()).hexdigest()
         return [compilers, self.host, self.device, self.link, environment(), exports]
 
 
 def _compiler(*command: str) -> Compiler:
-    # A driver says its version, and first the name that it was called by.
-    said = re.sub(r"^\S+ (?=\()", "", ask((*command, "--version")).output)
-    release = re.search(r"release \S+, V(\S+)", said)  # nvcc
-    version = release[1] if release else called(said)
-    # A script may call any other program, a driver calls these, and any may be replaced.
+    # A driver prints the name that it was called by before its version.
+    version_text = re.sub(r"^\S+ (?=\()", "", ask((*command, "--version")).output)
+    release = re.search(r"release \S+, V(\S+)", version_text)  # nvcc
+    version = release[1] if release else called(version_text)
+    # A script may call any program, a driver calls these, and each of them may be replaced.
     programs = [*command] if release else [*command, *_programs(command)]
-    return Compiler(command, digest([said, contents(programs)]), version)
+    return Compiler(command, digest([version_text, contents(programs)]), version)
 
 
-def called(said: str) -> str:
-    """A C++ compiler by what its --version says, as CMake calls it, and so pack.json of a wheel."""
-    if clang := re.search(r"clang version (\d[\d.]*)", said):
+def called(version_text: str) -> str:
+    """Returns a C++ compiler's name by its --version, as CMake calls it, and so pack.json of a
+    wheel."""
+    if clang := re.search(r"clang version (\d[\d.]*)", version_text):
         return f"Clang {clang[1]}"
-    if gnu := re.match(r"\(.*\) (\d[\d.]*).*\n.*Free Software Foundation", said):
+    if gnu := re.match(r"\(.*\) (\d[\d.]*).*\n.*Free Software Foundation", version_text):
         return f"GNU {gnu[1]}"
-    return said.partition("\n")[0]
+    return version_text.partition("\n")[0]
 
 
 def _programs(command: tuple[str, ...]) -> list[str]:
-    """The programs that a C++ compiler runs."""
+    """Returns the programs that a C++ compiler runs."""
     names = ("cc1plus", "as", "ld")
     return [ask((*command, f"-print-prog-name={name}")).output.strip() for name in names]
 
@@ -108,41 +109,43 @@ def _programs(command: tuple[str, ...]) -> list[str]:
 def _cxx(named: str | None, path: str | None) -> Compiler:
     if named:
         return _compiler(*_words("CXX", named))
-    found = next(filter(None, (shutil.which(name) for name in ("c++", "g++", "clang++"))), None)
-    if found is None:
+    path_of_compiler = next(
+        filter(None, (shutil.which(name) for name in ("c++", "g++", "clang++"))), None
+    )
+    if path_of_compiler is None:
         raise BuildError(
             "no C++ compiler: none named by CXX, and no c++, g++ or clang++ on PATH; install one "
             "(Debian and Ubuntu: apt install g++)"
         )
-    return _compiler(found)
+    return _compiler(path_of_compiler)
 
 
 def searched(compiler: Compiler) -> list[str]:
-    """The folders that a C++ compiler looks for headers in by itself."""
-    said = ask((*compiler.command, "-E", "-v", "-x", "c++", os.devnull)).errors
-    _, _, found = said.partition("search starts here:\n")
-    return [line[1:] for line in found.splitlines() if line.startswith(" /")]
+    """Returns the folders that a C++ compiler searches for headers by itself."""
+    output = ask((*compiler.command, "-E", "-v", "-x", "c++", os.devnull)).errors
+    _, _, listing = output.partition("search starts here:\n")
+    return [line[1:] for line in listing.splitlines() if line.startswith(" /")]
 
 
 def library_folders(compiler: Compiler) -> list[str]:
-    """The folders that it has the linker look for libraries in."""
-    said = ask((*compiler.command, "-print-search-dirs")).output
-    found = re.search(r"^libraries: =?(.*)$", said, re.MULTILINE)
-    return [os.path.normpath(path) for path in found[1].split(":")] if found else []
+    """Returns the folders in which a C++ compiler has the linker look for libraries."""
+    output = ask((*compiler.command, "-print-search-dirs")).output
+    match = re.search(r"^libraries: =?(.*)$", output, re.MULTILINE)
+    return [os.path.normpath(path) for path in match[1].split(":")] if match else []
 
 
 def cxx() -> Compiler:
-    """The C++ compiler: the one that CXX names, else the first on PATH."""
+    """Returns the C++ compiler: the one that CXX names, else the first on PATH."""
     return _cxx(os.environ.get("CXX"), os.environ.get("PATH"))
 
 
 def toolkit() -> Toolkit:
-    """nvcc's toolkit. Raises BuildError if there is none."""
+    """Returns nvcc's toolkit. Raises BuildError if there is none."""
     try:
-        found = nvcc.find()
+        compiler = nvcc.find()
     except nvcc.NvccNotFoundError as error:
         raise BuildError(str(error)) from None
-    return _toolkit(found.command, _flags("CUDAFLAGS"), environment())
+    return _toolkit(compiler.command, _flags("CUDAFLAGS"), environment())
 
 
 @functools.cache
@@ -177,7 +180,7 @@ def _toolkit(
 
 
 def environment() -> tuple[str, ...]:
-    """What the environment tells compilers beside their command lines."""
+    """Returns what the environment tells compilers beside their command lines."""
     return tuple(os.environ.get(name, "") for name in ENVIRONMENT)
 
 
@@ -193,7 +196,7 @@ def _words(variable: str, text: str) -> tuple[str, ...]:
 
 
 def cpu(isa: str) -> Recipe:
-    """How a CPU target's kernels are compiled for an instruction set."""
+    """Returns how a CPU target's kernels are compiled for an instruction set."""
     compiler = cxx()
     host = (*_flags("CXXFLAGS"), *_COMMON, *_HOST)
     define = f"-DKERNELMINT_ISA={isa}"
@@ -209,14 +212,15 @@ def cpu(isa: str) -> Recipe:
 
 
 def cuda(architectures: tuple[str, ...]) -> Recipe:
-    """How a CUDA target's kernels are compiled for architectures, such as "80" and "90a"."""
-    found = toolkit()
+    """Returns how a CUDA target's kernels are compiled for architectures, such as "80" and
+    "90a"."""
+    kit = toolkit()
     code = tuple(f"--generate-code=arch=compute_{a},code=[sm_{a}]" for a in architectures)
     return Recipe(
         isas=(),
         architectures=architectures,
         compiler=cxx(),
-        toolkit=found,
+        toolkit=kit,
         host=(*_flags("CXXFLAGS"), *_COMMON, *_HOST),
         device=(
             *_flags("CUDAFLAGS"), *_COMMON, *code, *_CUDA,
@@ -227,7 +231,8 @@ def cuda(architectures: tuple[str, ...]) -> Recipe:
 
 @functools.cache
 def best_isa(runs: tuple[str, ...]) -> str:
-    """The greatest of the instruction sets, given the least first, that the compiler has too."""
+    """Returns the greatest of the instruction sets, given the least first, that the compiler
+    has."""
     compiler = cxx()
     for isa in reversed(runs):
         with contextlib.suppress(BuildError):

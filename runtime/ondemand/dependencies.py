@@ -1,5 +1,5 @@
-"""What a kernel was made of: the files that compilers and the linker say they read, and the names
-that they looked for elsewhere first."""
+"""The dependencies of a kernel: the files that compilers and the linker say they read, and the
+names that they looked for elsewhere first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRACED = re.compile(r"\(?(/[^()]*)\)?[^()/]*")  # a file, or an archive with it
 
 
 def listed(path: Path) -> Iterator[str]:
-    """The files that a compiler's -MD lists."""
+    """Yields the files that a compiler's -MD lists."""
     text = path.read_text(errors="surrogateescape").replace("\\\n", " ")
     _, _, names = text.partition(": ")
     for word in re.findall(r"(?:\\.|[^\s\\])+", names.partition("\n")[0]):
@@ -28,25 +28,25 @@ def listed(path: Path) -> Iterator[str]:
 
 
 def traced(output: str) -> Iterator[str]:
-    """The files that a linker's --trace lists, but for those of its own folder."""
+    """Yields the files that a linker's --trace lists, but for those of its own folder."""
     for line in output.splitlines():
-        found = _TRACED.fullmatch(line.strip())
-        if found and os.path.isfile(found[1]):
-            yield os.path.normpath(found[1])
+        match = _TRACED.fullmatch(line.strip())
+        if match and os.path.isfile(match[1]):
+            yield os.path.normpath(match[1])
 
 
 def searched(command: Sequence[str]) -> Iterator[str]:
-    """The folders that a compiler's command names for headers."""
+    """Yields the folders that a compiler's command names for headers."""
     words = iter(command)
     for word in words:
-        if found := _INCLUDE.fullmatch(word):
-            folder = found["folder"] or next(words, "")
+        if match := _INCLUDE.fullmatch(word):
+            folder = match["folder"] or next(words, "")
             if os.path.isabs(folder):
                 yield os.path.normpath(folder)
 
 
 def libraries(names: Iterable[str], folders: Sequence[str], read: set[str]) -> Iterator[str]:
-    """The files that libraries, as -l takes them, are looked for as: the one `read`, and those
+    """Yields the files that are tried for libraries, as -l takes them: the one `read`, and those
     that come before it."""
     for name in names:
         for path in (f"{folder}/lib{name}{end}" for folder in folders for end in (".so", ".a")):
@@ -56,11 +56,11 @@ def libraries(names: Iterable[str], folders: Sequence[str], read: set[str]) -> I
 
 
 def headers(files: Sequence[str], folders: Iterable[str], roots: Roots) -> Dependencies:
-    """Sources and headers, by absolute paths, that were read, and the names by which others would
-    have been found instead: in the folders that were searched and, of those that people edit, in
-    the folders within them.
+    """Returns sources and headers, by absolute paths, that were read, and the names by which others
+    would have been found instead: in the folders that were searched and, of those that people edit,
+    in the folders within them.
 
-    Raises BuildError if one of them reads a file that compilers do not list.
+    Raises BuildError if a source reads a file that compilers do not list.
     """
     searched = {os.path.normpath(folder) for folder in folders}
     own = [path for path in files if not is_system(roots.name(path))]
@@ -70,8 +70,8 @@ def headers(files: Sequence[str], folders: Iterable[str], roots: Roots) -> Depen
         text = Path(path).read_bytes()
         for name in _ASKED_FOR.findall(text):
             sought.update(os.fsdecode(name).split("/"))
-        if path in own and (found := _UNLISTED.search(text)):
-            line = text.count(b"\n", 0, found.start()) + 1
+        if path in own and (match := _UNLISTED.search(text)):
+            line = text.count(b"\n", 0, match.start()) + 1
             raise BuildError(
                 f"{path}:{line}: .incbin reads a file that the compiler does not list, so a change "
                 "of it would go unnoticed: write its bytes into a header, or build a pack"
@@ -80,7 +80,7 @@ def headers(files: Sequence[str], folders: Iterable[str], roots: Roots) -> Depen
     pending = [*searched, *map(os.path.dirname, own)]
     while pending:
         folder = pending.pop()
-        while not os.path.isdir(folder):  # it may appear
+        while not os.path.isdir(folder):  # the folder may appear later
             folder, name = os.path.split(folder)
             sought.add(name)
         if folder in watched:
@@ -97,7 +97,7 @@ def headers(files: Sequence[str], folders: Iterable[str], roots: Roots) -> Depen
 
 
 def _spelled(path: str, searched: set[str]) -> Iterator[str]:
-    """The names of a file and of its folders within those that it may have been found from."""
+    """Yields the names of a file and of its folders within the folders that were searched."""
     folder, name = os.path.split(path)
     names = [name]
     yield name
@@ -109,8 +109,8 @@ def _spelled(path: str, searched: set[str]) -> Iterator[str]:
 
 
 def changed_since(moment: int, files: Iterable[str], roots: Roots) -> tuple[bool, bool]:
-    """Whether one of these files was touched in any way at that time or later, and whether one of
-    their folders was, within `roots`. It is the time that no program sets."""
+    """Returns whether one of these files was touched in any way at that time or later, and
+    whether one of their folders was, within `roots`. No program sets the time that counts."""
 
     def changed(path: str) -> bool:
         try:

@@ -1,4 +1,4 @@
-"""A compiler's output to one error: its author's file and line first."""
+"""From a compiler's output to one error, which begins with its author's file and line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ERROR = re.compile(
     r"\s*(?:fatal |catastrophic )?error(?: #\S+)?:\s*(?P<text>.*)$",
     re.MULTILINE,
 )
-# What is said of a header without the `launch` that its shard instantiates: g++, clang++, nvcc.
+# Errors for a header without the `launch` that its shard instantiates: g++, clang++, nvcc.
 _NO_LAUNCH = re.compile(
     r"explicit instantiation of .*kernelmint::launch\(.*no definition available"
     r"|explicit instantiation of undefined function template 'launch'"
@@ -24,22 +24,22 @@ _NO_LAUNCH = re.compile(
     r"|undefined reference to `kernelmint::LaunchResult kernelmint::launch<"
     r"|undefined symbol: kernelmint::LaunchResult kernelmint::launch<"
 )
-# ... and of PyTorch's headers, of which some have a shim.
+# ... and for PyTorch's headers, some of which have a shim.
 _NO_HEADER = re.compile(r"fatal error: (?P<name>(?:ATen|c10|torch)/\S+?):")
 _UNDEFINED = re.compile(r"undefined (?:reference to|symbol:) (?P<name>.*)$", re.MULTILINE)
-# ... and of one without the kernel that the generated launch names: nvcc.
+# ... and for a header without the kernel that the generated launch names: nvcc.
 _NO_KERNEL = re.compile(r'namespace "(?P<space>[\w:]+)" has no member "(?P<kernel>\w+)"')
 
 
 def first_error(output: str, header: Path, folders: Sequence[Path]) -> str:
-    """The first error of an output, as `file:line:column: error: what`.
+    """Returns the first error of an output, as `file:line:column: error: what`.
 
-    One in a file below `folders`, of specs and of foreign headers, comes before others. `header` is
-    that of the kernel: if it lacks what the generated code asks of it, that is said.
+    An error in a file below `folders`, of specs and of foreign headers, comes before others. If
+    the kernel's `header` lacks a name that the generated code uses, the error says so.
     """
     shown = display_path(header)
-    found = list(_ERROR.finditer(output))
-    own = [match for match in found if any(map(Path(match["file"]).is_relative_to, folders))]
+    errors = list(_ERROR.finditer(output))
+    own = [match for match in errors if any(map(Path(match["file"]).is_relative_to, folders))]
     if not own and _NO_LAUNCH.search(output):
         return (
             f"{shown}: it defines no `template <class Config, class Isa> LaunchResult "
@@ -51,8 +51,8 @@ def first_error(output: str, header: Path, folders: Sequence[Path]) -> str:
             f"{shown}: it defines no `{match['kernel']}` in namespace {match['space']}, "
             "which its spec names as the kernel"
         )
-    for match in (*own, *found):
-        more = len(found) - 1
+    for match in (*own, *errors):
+        more = len(errors) - 1
         others = f" (and {counted(more, 'more error')})" if more else ""
         place = match["place"] or match["line"]
         error = f"{display_path(Path(match['file']))}:{place}: error: {match['text']}{others}"

@@ -1,5 +1,5 @@
-"""codegen in process: what is generated of a family, and of one kernel. The one module of the
-runtime that imports codegen's rooms, and so mako, pydantic and yaml: when something is built."""
+"""codegen in process: it generates a family, or one kernel of it. This is the runtime's only module
+that imports codegen's rooms, and so mako, pydantic and yaml; it is imported for a build."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from runtime.ondemand.specs import Source
 
 @dataclass(frozen=True)
 class Generated:
-    """What codegen writes of some kernels of a family: its files, and their manifest."""
+    """The files that codegen writes for some kernels of a family, and their manifest."""
 
     files: dict[str, str]
-    family: manifest.Family  # as their manifest has it
-    header: str  # of the last target, below the folder of specs
+    family: manifest.Family  # in the form of their manifest
+    header: str  # the last target's, below the folder of specs
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def _reported() -> Iterator[None]:
 
 
 class Spec:
-    """A family's spec, read. Raises BuildError with every problem that it has."""
+    """A family's spec, which is read. Raises BuildError with every problem of the spec."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -51,16 +51,16 @@ class Spec:
 
     @property
     def family(self) -> Family:
-        """What was read."""
+        """Returns the family that was read."""
         return self._family
 
     def whole(self) -> Generated:
-        """The family with all its targets, and the kernels of their default sets."""
+        """Returns the family with all its targets, and the kernels of their default sets."""
         return self._emit(self._spaces("default"))
 
     def kernel(self, key: str) -> Generated:
-        """The family with one kernel, which may be in no set. Raises KernelNotFound, saying what
-        excludes it, for what is not a valid key."""
+        """Returns the family with one kernel, which may be in no set. Raises KernelNotFound,
+        saying what excludes it, for an invalid key."""
         try:
             target, values = explain.parse(key, [self._family])
         except UsageError as error:
@@ -72,37 +72,42 @@ class Spec:
         return self._emit([chosen])
 
     def explain(self, key: str, built: Mapping[str, str], pack: Pack | None) -> tuple[str, str]:
-        """What `kernelmint explain` says of a key; and why it cannot be built, or "".
+        """Returns what `kernelmint explain` says of a key; and why it cannot be built, or "".
 
-        `built` is the file of each key that was generated, `pack` the installed one of the spec."""
+        `built` is the file of each generated key, `pack` the installed pack of the spec."""
         try:
-            found = explain.explain(key, [self._family], built, () if pack is None else (pack,))
+            explanation = explain.explain(
+                key, [self._family], built, () if pack is None else (pack,)
+            )
         except explain.UnknownKeyError as error:
-            found = error.explanation
-        excluded = found.status in ("unknown", "excluded")
-        return found.text, "; ".join(found.details["reasons"]) if excluded else ""
+            explanation = error.explanation
+        excluded = explanation.status in ("unknown", "excluded")
+        return explanation.text, "; ".join(explanation.details["reasons"]) if excluded else ""
 
     def with_parameters(
-        self, target: str, known: Iterable[Mapping[str, Any]], wanted: Mapping[str, Any]
+        self,
+        target: str,
+        configurations: Iterable[Mapping[str, Any]],
+        parameters: Mapping[str, Any],
     ) -> tuple[list[str], list[str]]:
-        """The keys of valid configurations of a target that have these parameters, and the others
-        as known configurations have them; and why there are none of others."""
-        found = next(t for t in self._family.targets if t.name == target)
-        names = [parameter.name for parameter in found.parameters]
-        if absent := [name for name in wanted if name not in names]:
+        """Returns the keys of valid configurations of a target that have these parameters, and
+        the others as known configurations have them; and why there are no more."""
+        chosen = next(t for t in self._family.targets if t.name == target)
+        names = [parameter.name for parameter in chosen.parameters]
+        if absent := [name for name in parameters if name not in names]:
             return [], [f"target {target} has no parameter {', '.join(absent)}"]
-        checked = (p.check(wanted[p.name]) for p in found.parameters if p.name in wanted)
+        checked = (p.check(parameters[p.name]) for p in chosen.parameters if p.name in parameters)
         if wrong := list(filter(None, checked)):
             return [], wrong
-        key_of = keys.tokens_of(found.parameters)
+        key_of = keys.tokens_of(chosen.parameters)
         allowed: dict[str, None] = {}
         reasons: dict[str, None] = {}
-        for configuration in known:
-            values = tuple({**configuration, **wanted}[name] for name in names)
-            if excluded := exclusions(found, values):
+        for configuration in configurations:
+            values = tuple({**configuration, **parameters}[name] for name in names)
+            if excluded := exclusions(chosen, values):
                 reasons |= dict.fromkeys(excluded)
             else:
-                allowed[keys.key_prefix(found) + key_of(values)] = None
+                allowed[keys.key_prefix(chosen) + key_of(values)] = None
         return list(allowed), list(reasons)
 
     def _spaces(self, set_name: str) -> list[TargetSpace]:
@@ -122,7 +127,7 @@ class Spec:
 
 
 def keys_of(families: Sequence[Family], set_name: str, where: str | None) -> list[str]:
-    """The keys of a set that a filter leaves. Raises InvalidArgument if there are none."""
+    """Returns the keys of a set that a filter leaves. Raises InvalidArgument if there are none."""
     try:
         with _reported():
             spaces = expand(families, Selection(set_name, where))

@@ -1,7 +1,7 @@
 """From keys to packs of the cache, for `runtime.load`, `build` and `kernel(…, build=True)`.
 
-Nothing of codegen's libraries, and no compiler but for its version, is touched for what the cache
-holds already.
+A kernel that the cache holds already takes none of codegen's libraries, and a compiler only for its
+version.
 """
 
 from __future__ import annotations
@@ -45,35 +45,37 @@ if TYPE_CHECKING:
     from runtime.ondemand.emit import Spec
 
 _opened: dict[Path, Pack] = {}
-_watched: dict[str, tuple[Pack, Request]] = {}  # what kernels of this process were built from
+_watched: dict[str, tuple[Pack, Request]] = {}  # sources of this process's kernels
 
 
 def cache() -> Cache:
-    """The cache of this process."""
+    """Returns the cache of this process."""
     return Cache(cache_folder())
 
 
 def load(folder: str | os.PathLike[str]) -> list[str]:
     """Adds the families in a folder of specs, and those that give their gradients, as packs that
-    hold no kernel yet; their kernels are built when they are first asked for. Returns their names.
-    See `loading.load`."""
-    found = [(source, _family_pack(source)) for source in specs.find(Path(folder))]
-    for source, pack in found:  # which grows
+    hold no kernel yet; their kernels are built when they are first asked for.
+
+    Returns the families' names. See `loading.load`.
+    """
+    pairs = [(source, _family_pack(source)) for source in specs.find(Path(folder))]
+    for source, pack in pairs:  # the list grows
         for other in _giving_gradients(source, manifest.of_pack(pack, source.family)):
-            if other not in [known for known, _ in found]:
-                found.append((other, _family_pack(other)))
-    for source, _ in found:
+            if other not in [source_of_pair for source_of_pair, _ in pairs]:
+                pairs.append((other, _family_pack(other)))
+    for source, _ in pairs:
         owner = packs.owner(source.family)
         if owner is not None and not _was_built_of(owner, source):
             raise PackError(
                 f"the family {source.family} of {source.folder} is already in {owner}: rename one "
                 "of them"
             )
-    for place, (source, pack) in enumerate(found):
+    for place, (source, pack) in enumerate(pairs):
         if packs.owner(source.family) is None:
-            others = [other for _, other in found[:place]]
+            others = [other for _, other in pairs[:place]]
             packs.check_names(pack, str(source.folder), [*packs.all_packs(), *others])
-    for source, pack in found:
+    for source, pack in pairs:
         owner = packs.owner(source.family)
         if owner is None:
             packs.register(pack)
@@ -83,20 +85,20 @@ def load(folder: str | os.PathLike[str]) -> list[str]:
             manifest.check_same_family(source.family, owner, pack)
             packs.register(pack)
         ondemand.sources[source.family] = source
-    return [source.family for source, _ in found]
+    return [source.family for source, _ in pairs]
 
 
 def _giving_gradients(source: Source, family: Family) -> list[Source]:
-    """The families that give a family's gradients, if its spec names some."""
+    """Returns the families that give a family's gradients, if its spec names some."""
     names = {g.family for g in family.gradients if isinstance(g, DeclaredGradient)}
     return [other for other in specs.find(source.root) if other.family in names] if names else []
 
 
 def _was_built_of(owner: Pack, source: Source) -> bool:
-    """Whether a pack's family is that of these specs: they are its own, or pip noted that it
-    installed the pack from their project (PEP 610)."""
-    known = ondemand.source_of_pack(source.family, owner)
-    if known is not None and known.folder.resolve() == source.folder.resolve():
+    """Returns whether a pack's family is that of these specs: they are its own, or pip noted
+    that it installed the pack from their project (PEP 610)."""
+    own = ondemand.source_of_pack(source.family, owner)
+    if own is not None and own.folder.resolve() == source.folder.resolve():
         return True
     if owner.distribution is None:
         return False
@@ -107,7 +109,7 @@ def _was_built_of(owner: Pack, source: Source) -> bool:
 
 
 def _family_pack(source: Source) -> Pack:
-    """A pack of what a family is, without kernels: its manifest and its Python face."""
+    """Returns a pack of a family without kernels: its manifest and its Python face."""
     store = cache()
     request = digest(
         [
@@ -141,10 +143,10 @@ def _write_family(store: Cache, request: str, roots: Roots, source: Source, work
     from runtime.ondemand.emit import Spec  # codegen's libraries, which take a while to import
 
     generated = Spec(source).whole()
-    made = work / "pack"
+    folder = work / "pack"
     for name in (pack_files.MANIFEST, f"python/{source.family}.py"):
-        (made / name).parent.mkdir(parents=True, exist_ok=True)
-        (made / name).write_text(generated.files[name], encoding="utf-8")
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(generated.files[name], encoding="utf-8")
     others = _giving_gradients(source, generated.family)
     read = tuple(roots.name(str(other.folder / specs.FAMILY)) for other in others)
     dependencies = Dependencies(files=read)
@@ -152,14 +154,14 @@ def _write_family(store: Cache, request: str, roots: Roots, source: Source, work
     nothing: dict[str, Any] = dict.fromkeys(("targets", "architectures", "isas"), ())
     nothing |= {name: {} for name in ("settings", "sources", "spec_folders")}
     pack_files.write(
-        made, [generated.family], name=f"{source.family}_specs", fingerprint=fingerprint,
+        folder, [generated.family], name=f"{source.family}_specs", fingerprint=fingerprint,
         abi=_native.abi, **nothing,
     )  # fmt: skip
-    return store.publish(request, dependencies, roots, fingerprint, made)
+    return store.publish(request, dependencies, roots, fingerprint, folder)
 
 
 def why_not(target: Target) -> str | None:
-    """Why a target's kernels cannot be built for what is here, or None if they can."""
+    """Returns why a target's kernels cannot be built for what is here, or None if they can."""
     if not target.is_cuda:
         return None
     if why := devices.why_no_cuda():
@@ -169,7 +171,7 @@ def why_not(target: Target) -> str | None:
 
 
 def recipe(key: str, architectures: Sequence[str] | None) -> Recipe:
-    """How a kernel is compiled: for the architectures named, or for what is here. Raises
+    """Returns how a kernel is compiled: for the architectures named, or for what is here. Raises
     BuildError, KernelNotFound or TargetUnavailable."""
     target = key.split(".")[1] if key.count(".") >= 2 else ""
     if target == "cpu":
@@ -183,29 +185,29 @@ def recipe(key: str, architectures: Sequence[str] | None) -> Recipe:
     return compilers.cuda(_architectures(key, named, architectures))
 
 
-def _architectures(key: str, wanted: Architecture, named: Sequence[str] | None) -> tuple[str, ...]:
-    """The architectures that suit a target: of those named, else of the devices."""
+def _architectures(key: str, target: Architecture, named: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the architectures that suit a target: of those named, else of the devices."""
     if named is None:
         if why := devices.why_no_cuda():
             raise TargetUnavailable(
                 f"{key}: {why} to build it for; name an architecture, such as "
-                f"runtime.build(…, architectures=['{wanted.capability}'])"
+                f"runtime.build(…, architectures=['{target.capability}'])"
             )
         numbers = [devices.capability_of(index) for index in range(devices.count())]
         shown = f"the devices have {', '.join(f'{n // 10}.{n % 10}' for n in sorted(set(numbers)))}"
     else:
         numbers = []
         for name in named:
-            if (found := spelt(name)) is None:
+            if (architecture := spelt(name)) is None:
                 raise InvalidArgument(
                     f"architectures: got {name!r}, expected such as '80', '90a' or '100f'"
                 )
-            numbers.append(found.capability)
+            numbers.append(architecture.capability)
         shown = f"got {', '.join(named)}"
-    suiting = sorted(set(filter(wanted.suits, numbers)))
+    suiting = sorted(set(filter(target.suits, numbers)))
     if not suiting:
-        raise TargetUnavailable(f"{key}: needs compute capability {wanted.devices}; {shown}")
-    return tuple(str(wanted.on(number)) for number in suiting)
+        raise TargetUnavailable(f"{key}: needs compute capability {target.devices}; {shown}")
+    return tuple(str(target.on(number)) for number in suiting)
 
 
 def _request(key: str, architectures: Sequence[str] | None) -> Request:
@@ -227,7 +229,7 @@ def _request(key: str, architectures: Sequence[str] | None) -> Request:
 
 
 def _open(request: Request, entry: Entry) -> Pack:
-    """The pack of an entry."""
+    """Returns the pack of an entry."""
     pack = _opened.get(entry.folder)
     if pack is None:
         pack = _opened.setdefault(entry.folder, pack_files.read(entry.folder))
@@ -236,7 +238,7 @@ def _open(request: Request, entry: Entry) -> Pack:
 
 
 def described(key: str) -> Family:
-    """A family with one kernel as its spec has it, built or not. Raises KernelNotFound."""
+    """Returns a family with one kernel as its spec has it, built or not. Raises KernelNotFound."""
     from runtime.ondemand.emit import Spec  # codegen's libraries
 
     return Spec(ondemand.sources[key.partition(".")[0]]).kernel(key).family
@@ -250,8 +252,8 @@ def _spec(source: Source, written: tuple[tuple[str, str], ...]) -> Spec:
 
 
 def explain(key: str) -> tuple[str, str] | None:
-    """What `kernelmint explain` says of a key, and why it cannot be built, or ""; None if its
-    family has no spec."""
+    """Returns what `kernelmint explain` says of a key, and why it cannot be built, or ""; None
+    if its family has no spec."""
     family = key.partition(".")[0]
     source = ondemand.source_of(family)
     if source is None:
@@ -263,15 +265,15 @@ def explain(key: str) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What a spec allows of configurations with some parameters."""
+    """The configurations with some parameters that a spec allows."""
 
-    keys: tuple[str, ...]  # those that are as generated kernels are otherwise
-    reasons: tuple[str, ...]  # why there are no others
+    keys: tuple[str, ...]  # otherwise as generated kernels
+    reasons: tuple[str, ...]  # why the spec allows no others
 
 
-def allowed(family: str, targets: Sequence[str], wanted: Mapping[str, Any]) -> Allowed | None:
-    """The configurations of these targets that have the parameters `wanted`, and are otherwise as
-    generated kernels; None if there is no spec."""
+def allowed(family: str, targets: Sequence[str], parameters: Mapping[str, Any]) -> Allowed | None:
+    """Returns the configurations of these targets that have the `parameters`, and are otherwise
+    as generated kernels; None if there is no spec."""
     source = ondemand.source_of(family)
     if source is None:
         return None
@@ -284,18 +286,20 @@ def allowed(family: str, targets: Sequence[str], wanted: Mapping[str, Any]) -> A
     whole = manifest.family(family)
     for target in map(whole.target, targets):
         names = {p.name for p in (*whole.parameters, *target.parameters)}
-        asked = whole.asked_of(names, wanted)
-        known = [kernel.parameters for kernel in target.kernels]
-        # First those that differ in the fewest parameters.
-        known.sort(key=lambda own: sum(own.get(n) != value for n, value in asked.items()))
-        found, excluded = spec.with_parameters(target.name, known, asked)
-        keys += found
+        required = whole.asked_of(names, parameters)
+        configurations = [kernel.parameters for kernel in target.kernels]
+        # The order begins with those that differ in the fewest parameters.
+        configurations.sort(
+            key=lambda own: sum(own.get(n) != value for n, value in required.items())
+        )
+        possible, excluded = spec.with_parameters(target.name, configurations, required)
+        keys += possible
         reasons += excluded
     return Allowed(tuple(keys), tuple(dict.fromkeys(reasons)))
 
 
 def find(key: str) -> Pack | None:
-    """The pack of a kernel that was built before, for what its sources are now."""
+    """Returns the pack of a kernel that was built before, for its sources as they are now."""
     request, store = _request(key, None), cache()
     entry = find_entry(store, request)
     return None if entry is None else _open(request, entry)
@@ -306,10 +310,10 @@ def build(
     architectures: Sequence[str] | None = None,
     failed: dict[str, BuildError] | None = None,
 ) -> dict[str, Pack]:
-    """The packs of kernels, by key; those that the cache lacks are compiled.
+    """Returns the packs of kernels, by key; those that the cache lacks are compiled.
 
-    What does not compile is put into `failed`, by key; without it, raises BuildError for the first.
-    Raises KernelNotFound or TargetUnavailable.
+    Errors of kernels that do not compile are put into `failed`, by key; without it, raises the
+    first BuildError. Raises KernelNotFound or TargetUnavailable.
     """
     requests = [_request(key, architectures) for key in dict.fromkeys(keys)]
     entries = build_all(cache(), requests, failed)
@@ -317,7 +321,8 @@ def build(
 
 
 def keys(families: Sequence[str], set_name: str, where: str | None) -> list[str]:
-    """The keys of a set of families that a filter leaves, over all targets, in the set's order.
+    """Returns the keys of a set of families that a filter leaves, over all targets, in the set's
+    order.
 
     Raises InvalidArgument if there are none, BuildError if the specs are wrong.
     """
@@ -333,17 +338,17 @@ def keys(families: Sequence[str], set_name: str, where: str | None) -> list[str]
 
 
 def runnable(keys: Sequence[str]) -> list[str]:
-    """Those of some kernels whose targets run here. Raises InvalidArgument if none does."""
+    """Returns the keys whose targets run here. Raises InvalidArgument if no target does."""
     why = {
         f"{family}.{target.name}": why_not(target)
         for family in dict.fromkeys(key.partition(".")[0] for key in keys)
         for target in manifest.family(family).targets
     }
-    found = [key for key in keys if why.get(key.rpartition(".")[0]) is None]
-    if not found:
+    runs = [key for key in keys if why.get(key.rpartition(".")[0]) is None]
+    if not runs:
         reasons = "; ".join(dict.fromkeys(filter(None, why.values())))
         raise InvalidArgument(f"none of {len(keys)} kernels runs here: {reasons}")
-    return found
+    return runs
 
 
 def warn_if_stale(key: str, pack: Pack) -> None:

@@ -1,4 +1,4 @@
-"""What a terminal shows of a build that takes more than a second."""
+"""A line on a terminal for a build that takes more than a second."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Progress:
         return self
 
     def update(self, done: int, total: int, name: str) -> None:
-        """So many are done, this one the last."""
+        """Shows that so many are done, `name` the last."""
         if total > 1:
             self._text = f"[{done}/{total}] {name}"
 
     def wait_for(self, builder: str) -> None:
-        """It waits until another process has built; it waits no more if that is empty."""
+        """Shows that it waits until another process has built, `builder`; "" ends the wait."""
         self._waiting = f": waiting for {builder}" if builder else ""
 
     def __exit__(

@@ -1,4 +1,4 @@
-"""Families' specs on disk, without reading them: where they are, and what decides a kernel."""
+"""Families' specs on disk: their folders, and the files that decide a kernel. None is read here."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class Source:
 
     family: str
     root: Path  # the folder of specs, which headers are included from
-    folder: Path  # the family's own
+    folder: Path  # the family's own folder
 
     def texts(self, target: str | None = None) -> list[Path]:
-        """The YAML files that decide a target's kernels; without one, all that the family has."""
+        """Returns the YAML files that decide a target's kernels; without a target, all of the
+        family's."""
         own = sorted(self.folder.glob("*.y*ml"))
         group = sorted(self.folder.parent.glob("*.y*ml")) if self.folder.parent != self.root else []
         if target is None:
@@ -32,12 +33,12 @@ class Source:
         return [p for p in (*own, *group) if p.name in (FAMILY, f"{target}.yaml")]
 
     def written(self, target: str | None = None) -> list[tuple[str, str]]:
-        """What a kernel's identity has of them: names and hashes."""
+        """Returns the names and hashes of these files, for a kernel's identity."""
         return [(p.relative_to(self.root).as_posix(), content(p)) for p in self.texts(target)]
 
 
 def find(folder: Path) -> list[Source]:
-    """The families in a folder: of specs, of a group, or of one family.
+    """Returns the families in a folder: of specs, of a group, or of one family.
 
     Raises InvalidArgument if there are none.
     """
@@ -45,12 +46,12 @@ def find(folder: Path) -> list[Source]:
     if (folder / FAMILY).is_file():
         return [_source(_root_of(folder), folder)]
     root = folder if folder.name == "kernel_specs" else None
-    found = [path.parent for path in sorted(folder.glob(f"*/{FAMILY}"))]
+    families = [path.parent for path in sorted(folder.glob(f"*/{FAMILY}"))]
     grouped = [path.parent for path in sorted(folder.glob(f"*/*/{FAMILY}"))]
     grouped = [path for path in grouped if not (path.parent / FAMILY).is_file()]
-    if root is None and found and not grouped:
-        root = _root_of(found[0])
-    sources = [_source(root or folder, path) for path in (*found, *grouped)]
+    if root is None and families and not grouped:
+        root = _root_of(families[0])
+    sources = [_source(root or folder, path) for path in (*families, *grouped)]
     if not sources:
         raise InvalidArgument(
             f"{folder}: no families here: expected the folder of a family (it has a {FAMILY}), of "
@@ -65,7 +66,8 @@ def _source(root: Path, family: Path) -> Source:
 
 
 def here(family: str) -> Path | None:
-    """The folder of a family in the current folder's kernel_specs; None if it is not there."""
+    """Returns the folder of a family in the current folder's kernel_specs; None if it is not
+    there."""
     try:
         return next((s.folder for s in find(Path("kernel_specs")) if s.family == family), None)
     except InvalidArgument:  # no such folder, or no families in it
@@ -73,15 +75,15 @@ def here(family: str) -> Path | None:
 
 
 def _root_of(family: Path) -> Path:
-    """The folder of specs that a family's folder is in: by convention `kernel_specs`, and if
-    there is none of that name, the folder above."""
+    """Returns the folder of specs that a family's folder is in: by convention `kernel_specs`,
+    and if there is none of that name, the folder above."""
     above = [parent for parent in list(family.parents)[:2] if parent.name == "kernel_specs"]
     return above[0] if above else family.parent
 
 
 def of_pack(family: str, folder: str, specs: dict[str, Path]) -> Source | None:
-    """The spec that a pack's family was made from, if the pack has it or names it: `folder` is
-    the family's, "kernel_specs/hstu/block_sparse"."""
+    """Returns the spec that a pack's family was made from, if the pack has it or names it:
+    `folder` is the family's, "kernel_specs/hstu/block_sparse"."""
     name, _, below = folder.partition("/")
     if name not in specs:
         return None
@@ -92,7 +94,7 @@ def of_pack(family: str, folder: str, specs: dict[str, Path]) -> Source | None:
 
 @functools.cache
 def codegen_identity() -> str:
-    """The hash of codegen's own files."""
+    """Returns the hash of codegen's own files."""
     own = staleness.codegen_files()
     listed = "".join(f"{name} {staleness.sha256(path)}\n" for name, path in sorted(own.items()))
     return hashlib.sha256(listed.encode()).hexdigest()

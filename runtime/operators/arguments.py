@@ -62,51 +62,51 @@ class Arguments:
 
     @functools.cached_property
     def family(self) -> Family:
-        """The family, as its pack's manifest describes it."""
+        """Returns the family, as its pack's manifest describes it."""
         return manifest.family(self.name)
 
     @functools.cached_property
     def scalar_names(self) -> tuple[str, ...]:
-        """The names of the scalars."""
+        """Returns the names of the scalars."""
         return tuple(a.name for a in self.family.scalars)
 
     @functools.cached_property
     def output_names(self) -> tuple[str, ...]:
-        """The names of the outputs."""
+        """Returns the names of the outputs."""
         return tuple(a.name for a in self.family.outputs)
 
     @functools.cached_property
     def scope(self) -> dict[str, expressions.Kind]:
-        """The names that expressions may use of a call, with their kinds."""
+        """Returns the names that expressions may use of a call, with their kinds."""
         return _scope_of(self.family)
 
     @property
     def call_scope(self) -> dict[str, expressions.Kind]:
-        """The symbols and optional tensors of that scope."""
+        """Returns the symbols and optional tensors of that scope."""
         return _call_scope_of(self.family)
 
     @functools.cached_property
     def shapes(self) -> list[list[expressions.Expression]]:
-        """The extents of each output."""
+        """Returns the extents of each output."""
         return [
             [expressions.parse(d, self.scope, "int") for d in a.dims] for a in self.family.outputs
         ]
 
     @functools.cached_property
     def shape_names(self) -> frozenset[str]:
-        """The names in the outputs' extents."""
+        """Returns the names in the outputs' extents."""
         return frozenset(name for dims in self.shapes for dim in dims for name in dim.names)
 
     @functools.cached_property
     def scalar_defaults(self) -> dict[str, expressions.Expression]:
-        """The default of each scalar that has one."""
+        """Returns the default of each scalar that has one."""
         names = {**self.scope, **dict.fromkeys(expressions.DEVICE_FACTS, expressions.INT)}
         texts = ((a.name, a.default) for a in self.family.scalars)
         return {name: expressions.parse(text, names) for name, text in texts if text is not None}
 
     @functools.cached_property
     def conditions(self) -> tuple[expressions.Expression, ...]:
-        """The condition of each of the family's gradients."""
+        """Returns the condition of each of the family's gradients."""
         return conditions_of(self.family)
 
     def read(

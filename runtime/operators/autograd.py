@@ -31,7 +31,7 @@ class Autograd:
 
     Args:
         arguments: the family's.
-        describe: gives what is known of the kernel of a key and a call.
+        describe: describes the kernel of a key and a call.
         declared: gives the backward of a call whose spec declares its gradient, as
             `gradients.of_call` does.
     """
@@ -164,7 +164,7 @@ class _Differentiated:
 
     @property
     def saved(self) -> frozenset[str]:
-        """The inputs and outputs that the backward may read."""
+        """Returns the names of the inputs and outputs that the backward may read."""
         if isinstance(self.gradient, DeclaredGradient):
             passed = self.gradient.tensors
             return frozenset(p.name for p in passed if p.what in ("input", "output"))

@@ -42,7 +42,7 @@ class Callbacks:
     Attributes:
         resolved: gives the kernel of a key that was found before, or None.
         find: gives the kernel of a key and a call.
-        describe: gives what is known of that kernel, built or not.
+        describe: describes that kernel, built or not.
         backward: gives the backward of a call of a family whose spec declares its gradient; see
             `gradients.of_call`.
     """
@@ -189,7 +189,7 @@ class Definition:
             return first.new_empty(shape, dtype=dtype)
         named = zip(self._arguments.family.inputs, inputs, strict=True)
         strides = next(t.stride() for a, t in named if a.name == like and t is not None)
-        # As Kernel::allocate: strides of 0 first, then the greatest.
+        # Kernel::allocate has the same order: strides of 0 first, then the greatest.
         order = sorted(range(len(shape)), key=lambda i: (bool(strides[i]), -strides[i]))
         step, packed = 1, [1] * len(shape)
         for i in reversed(order):
@@ -242,7 +242,7 @@ class Definition:
 
     @functools.cached_property
     def _operations(self) -> Callable[[KernelInfo, Inputs], int] | None:
-        """The function that counts a call's operations, if the family says how."""
+        """Returns the function that counts a call's operations, if the family says how."""
         arguments = self._arguments
         text = arguments.family.operations
         if text is None:

@@ -61,9 +61,9 @@ def made(operator):
         return "through"
 
     family = operator.removesuffix("_out")
-    own = Definition(family, Callbacks(finding.known, *[pytest.fail] * 3))
+    own = Definition(family, Callbacks(finding.resolved, *[pytest.fail] * 3))
     described = functools.partial(own._described, operator, operator != family)
-    call = _native.OperatorCall(described, finding.known, None, pytest.fail)
+    call = _native.OperatorCall(described, finding.resolved, None, pytest.fail)
     return _native.DirectCall(call, direct_calls._is_thread_plain, pytorch), through, pytorch
 
 

@@ -108,7 +108,7 @@ def cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("way", ["attention", "configuration"])
 def test_what_is_asked_for_without_a_key_is_built_as_keys_are(cache, monkeypatch, way):
     monkeypatch.setenv("KERNELMINT_BUILD", "missing")
-    assert ondemand.wanted("flash_forward", None)
+    assert ondemand.builds("flash_forward", None)
     q, k, v = torch.randn(3, 1, 5, 2, 96).unbind()
     if way == "attention":
         o = runtime.attention(q, k, v)
