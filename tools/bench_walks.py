@@ -1,4 +1,4 @@
-"""How far calls walk through Python: `python -m tools.walks` counts, `python -m tools.walks ROW`
+"""How far calls walk through Python: `python -m tools.bench_walks` counts, `python -m tools.bench_walks ROW`
 prints the functions of one row in the order of their calls.
 
 A row is one call: how many Python functions it calls, and how many of these calls are returns: into

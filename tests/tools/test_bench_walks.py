@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import walks
+from tools import bench_walks as walks
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +39,7 @@ def test_the_first_call_of_a_process_reads_what_it_needs():
 
 
 def counted(row):
-    command = [sys.executable, "-m", "tools.walks", row]
+    command = [sys.executable, "-m", "tools.bench_walks", row]
     return subprocess.run(
         command, check=True, capture_output=True, text=True, cwd=ROOT
     ).stdout.splitlines()
