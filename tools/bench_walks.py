@@ -1,5 +1,5 @@
-"""How far calls walk through Python: `python -m tools.bench_walks` counts, `python -m tools.bench_walks ROW`
-prints the functions of one row in the order of their calls.
+"""How far calls walk through Python: `python -m tools.bench_walks` counts, and with a row's name it
+prints the functions of that row in the order of their calls.
 
 A row is one call: how many Python functions it calls, and how many of these calls are returns: into
 a file that the walk entered and left before. Comprehensions belong to their function. Each row runs
