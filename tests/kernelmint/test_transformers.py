@@ -477,7 +477,7 @@ def test_an_exported_model_is_right_at_other_lengths(name: str, padded: bool, st
         close(got[there], want[there], want[there])
     if padded:
         first["attention_mask"][0, 7] = 0
-        with pytest.raises(RuntimeError, match="attention_mask: got tokens behind padding"):
+        with pytest.raises(RuntimeError, match="attention_mask: got tokens after padding"):
             program(**first, use_cache=False)
 
 
@@ -635,7 +635,7 @@ def test_a_mask_that_is_no_pattern_is_an_error() -> None:
             attention_mask=torch.zeros(2, 1, 9, 9))  # fmt: skip
     hole = torch.ones(2, 9).long()
     hole[1, 4:6] = 0
-    refused("attention_mask: got tokens behind padding", input_ids=ids, attention_mask=hole)
+    refused("attention_mask: got tokens after padding", input_ids=ids, attention_mask=hole)
     chunked = transformers.masking_utils.chunked_causal_mask_function(4, torch.zeros(2).long())
     with pytest.raises(
         runtime.InvalidArgument, match="mask: got a pattern that takes 'sub' of pos"
