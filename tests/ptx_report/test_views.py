@@ -135,6 +135,8 @@ def test_kernels_of_a_template_are_shown_with_what_differs():
     assert heading.split() == ["arch", "1", "regs", "spills", "stack", "smem", "code"]
     assert first.split() == ["sm_100a", "200", "168", "?", "272", "0", "14,720"]
     assert any(line.startswith("local_array: 3 rows") for line in rest)
+    where = ("--where", "template == 'local_array'")
+    assert printed(SETMAXNREG, "--by", "template", *where)[0].startswith("local_array: 3 rows")
 
 
 # Totals

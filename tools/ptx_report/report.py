@@ -18,7 +18,7 @@ from codegen.ptxas import inputs
 from codegen.ptxas.events import Statistics
 from codegen.ptxas.fingerprints import Manifest
 
-from . import tables
+from . import tables, templates
 from .binary import containers, reader
 from .demangle import demangle
 from .diff import told_apart
@@ -40,9 +40,8 @@ COLUMN_KINDS: dict[str, Kind] = {
     },
     "spill_bytes": INT,
     "occupancy": FLOAT,
-    **dict.fromkeys(
-        ("kernel_config", "symbol", "source", "arch", "kind", "function", "family", "target"), _TEXT
-    ),
+    **dict.fromkeys(("kernel_config", "symbol", "source", "arch", "kind", "function"), _TEXT),
+    **dict.fromkeys(("family", "target", "template"), _TEXT),
 }
 # Names that the headings of tables have for some of them.
 HEADINGS = {
@@ -164,6 +163,8 @@ class Report:
             values["occupancy"] = known.fraction
         if row.key:
             values["family"], values["target"], _ = row.key.split(".", 2)
+        else:
+            values["template"] = templates.of(row.kernel_config).template
         values.update((heading, values[n]) for heading, n in HEADINGS.items() if n in values)
         values.update(self.derived(row))
         values.update(self.parameters(row))
