@@ -1,4 +1,4 @@
-# What `build:` of a family and of its targets says: files.cmake has it as lists,
+# Settings of `build:` of a family and of its targets: files.cmake has them as lists,
 # KERNELMINT_FAMILY_BUILD_<what>_<family> and KERNELMINT_BUILD_<what>_<family>_<target>.
 
 # The paths of a list of places; package:NAME:PATH:REQUIREMENT is looked for in the Python that
@@ -34,7 +34,7 @@ function(kernelmint_find_places places result)
   set(${result} "${found}" PARENT_SCOPE)
 endfunction()
 
-# Compiles `objects` as the lists `prefix`_<what>_`suffix` say; the flags are for `language` alone.
+# Compiles `objects` as the lists `prefix`_<what>_`suffix` say; the flags are only for `language`.
 # Foreign headers are system headers: their warnings are not the author's, and Kernelmint's come first.
 function(kernelmint_compile_as objects prefix suffix language)
   foreach(flag IN LISTS ${prefix}_FLAGS_${suffix})
@@ -82,7 +82,7 @@ function(kernelmint_link_libraries library family target)
   target_link_libraries(${library} PRIVATE ${libraries})
 endfunction()
 
-# What all families and targets name under `what`, once each.
+# Lists the entries that all families and targets name under `what`, once each.
 function(kernelmint_named what result)
   set(named)
   foreach(family IN LISTS KERNELMINT_FAMILIES)
@@ -95,8 +95,8 @@ function(kernelmint_named what result)
   set(${result} "${named}" PARENT_SCOPE)
 endfunction()
 
-# What `build:` brings into a pack's fingerprint: options of pack_json.py, the files that are sources, and
-# those that are read besides. A folder of foreign headers counts as a whole, an archive by its pin.
+# Inputs of a pack's fingerprint from `build:`: options of pack_json.py, the files that are sources, and
+# further files that are read. A folder of foreign headers counts as a whole, an archive by its pin.
 function(kernelmint_fingerprint_builds options sources read)
   set(listed)
   foreach(family IN LISTS KERNELMINT_FAMILIES)

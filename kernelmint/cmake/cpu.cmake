@@ -1,5 +1,5 @@
-# CPU targets: each shard is compiled once for every chosen instruction set; the runtime picks by what
-# the processor has.
+# CPU targets: each shard is compiled once for every chosen instruction set; the runtime picks the
+# best that the processor has.
 include(CheckCXXCompilerFlag)
 
 set(_default all)

@@ -1,4 +1,4 @@
-# CUDA targets: which nvcc, which architectures, and what is kept of each compilation. Included by
+# CUDA targets: the nvcc, the architectures, and the logs of each compilation. Included by
 # kernelmint_add_pack if a pack has CUDA targets, at file scope, since it enables the language.
 include_guard(GLOBAL)
 
@@ -48,14 +48,14 @@ set(CMAKE_CUDA_ARCHITECTURES OFF)  # each target names its own
 enable_language(CUDA)
 message(STATUS "Kernelmint: nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${_origin}): ${CMAKE_CUDA_COMPILER}")
 
-# What codegen/core/architectures.py prints: names of architectures are parsed there.
+# Calls codegen/core/architectures.py, which parses names of architectures.
 function(kernelmint_architectures result)
   kernelmint_run(names "" ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/core/architectures.py" ${ARGN})
   set(${result} "${names}" PARENT_SCOPE)
 endfunction()
 
-# The architectures to build `targets` for: the user's, else those of the GPUs present, else what the
-# targets name, or the newest of it.
+# The architectures to build `targets` for: the user's, else those of the GPUs present, else those that the
+# targets name, or the newest of them.
 function(kernelmint_choose_architectures targets result)
   set(_of --all)
   if(KERNELMINT_ASKED AND NOT KERNELMINT_ASKED STREQUAL "native")
@@ -86,8 +86,8 @@ function(kernelmint_choose_architectures targets result)
   set(${result} "${_chosen}" PARENT_SCOPE)
 endfunction()
 
-# Sets `shards` to what is compiled for a target: them, or, if headers cost more than kernels, a few
-# files that include them, in `units` beside the folder of logs.
+# Sets `shards` to the files that are compiled for a target: the shards, or, if headers cost more than
+# kernels, a few files that include them, in `units` beside the folder of logs.
 function(kernelmint_group_shards family target architectures ptxas shards)
   cmake_path(REPLACE_FILENAME ptxas units OUTPUT_VARIABLE units)
   kernelmint_find_places("${KERNELMINT_BUILD_INCLUDE_${family}_${target}}" foreign)
@@ -123,7 +123,7 @@ function(kernelmint_group_shards family target architectures ptxas shards)
 endfunction()
 
 # Adds the shards and the sources of a CUDA target to the library; sets `built` to the architectures
-# that it is built for: none, if none that was asked for suits it.
+# that it is built for: none, if no requested architecture suits it.
 function(kernelmint_add_cuda_target library family target shards sources ptxas built)
   kernelmint_architectures(architectures ${target} ${KERNELMINT_ARCHITECTURES})
   set(${built} "${architectures}" PARENT_SCOPE)
@@ -147,7 +147,7 @@ function(kernelmint_add_cuda_target library family target shards sources ptxas b
 endfunction()
 
 # Adds objects of nvcc to the library, with a log of ptxas each; C++ files among the sources are
-# compiled as such. `target` is whose they are.
+# compiled as such. `target` is their target.
 function(kernelmint_add_cuda_objects library objects sources target architectures ptxas)
   add_library(${objects} OBJECT ${sources})
   kernelmint_set_language(${objects})

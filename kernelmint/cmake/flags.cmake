@@ -1,4 +1,4 @@
-# What compilers and linkers are told: flags.json, which building on demand reads, too
+# Flags of compilers and linkers: flags.json, which building on demand also reads
 # (runtime/ondemand/compilers.py). CMake's Release adds -O3 and -DNDEBUG.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${KERNELMINT_CMAKE}/flags.json")
 file(READ "${KERNELMINT_CMAKE}/flags.json" KERNELMINT_FLAGS_JSON)

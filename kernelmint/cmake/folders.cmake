@@ -1,5 +1,5 @@
 # Refuses folders that CMake or ninja cannot spell: included before project(), which some of them
-# would break in ways of their own. (Ninja loses track of headers behind a quote or an ampersand, and
+# would break. (Ninja loses track of headers after a quote or an ampersand, and
 # would build stale code.)
 function(kernelmint_check_folders)
   foreach(variable IN LISTS ARGN)

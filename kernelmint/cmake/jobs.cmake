@@ -1,5 +1,5 @@
 # A ninja pool for the kernels: one nvcc can take gigabytes, and the processors outnumber them.
-# How large it is depends on what a compiler took in an earlier build of `folder`.
+# Its size depends on the memory that a compiler took in an earlier build of `folder`.
 function(kernelmint_make_job_pool folder)
   kernelmint_run(jobs "" ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/jobs.py" "${folder}/ptxas")
   # Of several packs, the one whose compilers take the most decides.

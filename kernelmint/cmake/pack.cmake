@@ -6,7 +6,7 @@
 #   [project.entry-points."kernelmint.packs"]
 #   NAME = "<package>._pack"
 #
-# What a spec's `build:` says is compiled, linked and fingerprinted with it. KERNELMINT_GENERATED_DIR, if
+# The files of a spec's `build:` are compiled, linked and fingerprinted with it. KERNELMINT_GENERATED_DIR, if
 # it is set, names another tree than GENERATED. NO_SOURCES: an installed pack carries no C++ of its
 # kernels. ALSO_MADE_OF: further files whose hash belongs to the pack's fingerprint.
 macro(kernelmint_add_pack name)
@@ -71,7 +71,7 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
       target_include_directories(${library} SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
     endif()
     # Nothing but the entry leaves a library, and it brings its own C++ library: two of them, or one
-    # and PyTorch's, must not share a symbol. What it lacks is an error of the link, not of a call.
+    # and PyTorch's, must not share a symbol. A missing symbol is an error of the link, not of a call.
     target_link_options(${library} PRIVATE ${KERNELMINT_FLAGS_link}
                         "LINKER:--version-script=${KERNELMINT_CMAKE}/exports.map")
     target_link_libraries(${library} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
@@ -106,7 +106,7 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
   endforeach()
   kernelmint_write_pack_json(${name} "${folder}" "${targets}" ${also_made_of})
 
-  # What ptxas made of every kernel of this build, joined on the key.
+  # ptxas's figures of every kernel of this build, joined on the key.
   string(TOUPPER "${CMAKE_BUILD_TYPE}" config)
   kernelmint_named(INCLUDE places)
   kernelmint_find_places("${places}" foreign)

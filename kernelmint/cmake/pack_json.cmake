@@ -1,4 +1,4 @@
-# Writes pack.json, what a pack is, and the C++ that puts its fingerprint into the pack's libraries:
+# Writes pack.json, which describes a pack, and the C++ that puts its fingerprint into the pack's libraries:
 # the hash of the sources, compilers, flags and architectures of this build.
 function(kernelmint_write_pack_json name folder targets)
   file(GLOB_RECURSE made_of CONFIGURE_DEPENDS

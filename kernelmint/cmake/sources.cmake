@@ -1,6 +1,6 @@
-# What a pack carries of its project: the specs with their headers, fronts and references, by which
-# keys are explained and kernels built on demand. What lies beside them (notes, caches, an .env) stays
-# where it is.
+# Files that a pack carries of its project: the specs with their headers, fronts and references, by which
+# keys are explained and kernels built on demand. Other files beside them (notes, caches, an .env) stay
+# where they are.
 
 set(KERNELMINT_SHIPPED_SPECS *.py *.yaml *.yml *.csv LICENSE*)
 set(KERNELMINT_SHIPPED_SOURCES *.h *.hh *.hpp *.hxx *.cuh *.inl *.inc *.ipp *.tcc *.c *.cc *.cpp *.cxx *.cu)
@@ -24,7 +24,7 @@ function(kernelmint_install_files specs destination patterns)
     endforeach()")
 endfunction()
 
-# Installs the folders of specs, and what `build:` names, so that it lies to them as in the project.
+# Installs the folders of specs, and the files that `build:` names, in the same places beside them.
 function(kernelmint_install_specs name destination no_sources)
   set(shipped ${KERNELMINT_SHIPPED_SPECS})
   if(NOT no_sources)
