@@ -6,16 +6,21 @@ from typing import Any
 
 import torch
 
-from runtime import tensors
+from runtime import manifest, packs, tensors
 from runtime.errors import InvalidArgument
 from runtime.front import Front, is_explaining, values_of
+from runtime.pytorch import traced_as_constant
 
 from . import checks
 
 FORWARD, PREFILL, DECODE = "flash_forward", "flash_prefill", "flash_decode"
 _PAGES = 16  # keys that every target reads of a page at once
 _FEW_ROWS = 16  # flash_decode takes so many query rows of one key head at once
+_FEW_ON_CPU = 4  # with more, flash_forward is the faster family on the CPU
 _SWAPPED = (0, 2, 1, 3)
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
+# Dynamo of earlier versions cannot trace the question.
+_DYNAMO_KNOWS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
 
 
 def _d_head(family: str, device: torch.device, D: int, Dv: int) -> int:
@@ -50,7 +55,10 @@ forward_front = Front(
 )
 # The calls are bound once: a call of the object itself is slower.
 call_forward = forward_front.__call__
-call_decode = Front(DECODE, _of_decode).__call__
+decode_front = Front(
+    DECODE, _of_decode, permuted=dict.fromkeys(("q", "k_cache", "v_cache", "o"), _SWAPPED)
+)
+call_decode = decode_front.__call__
 # Tuned rows may ask how large a batch is: where a row's bits must not depend on it, none counts.
 call_decode_alone = Front(DECODE, _of_decode, tuned=False).__call__
 # By whether none counts, and whether pages may have any size (not by Tk, which is another in each
@@ -101,12 +109,12 @@ def family_of(
     is_open = not (packed or alone or deterministic)
     if is_open and is_few(queries, heads, kv_heads, q, k, v, s_aux):
         return DECODE
-    if packed or alone or s_aux is not None or head_dim != value_dim:
+    if packed or alone or s_aux is not None or head_dim != value_dim or softcap != 0:
         return PREFILL
     for tensor in others:
         if tensor is not None:
             return PREFILL
-    if window not in ((-1, -1), (-1, 0)) or softcap != 0:
+    if window not in ((-1, -1), (-1, 0)):
         return PREFILL
     return FORWARD if head_dim in values_of(FORWARD, "d_head", q.is_cuda) else PREFILL
 
@@ -121,6 +129,104 @@ def is_few(queries: Any, heads: Any, kv_heads: Any, *inputs: torch.Tensor | None
             if tensor is not None and tensor.requires_grad:
                 return False
     return True
+
+
+def decodes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, swapped: bool) -> bool:
+    """Returns whether flash_decode takes a call of `attention`, whose lengths are equal.
+
+    A graph that serves many extents keeps flash_forward, unless all of them are few: no guard is
+    added. Wrong calls keep flash_forward, which names the arguments as the function does, and so do
+    head dimensions that it has not.
+
+    Args:
+        q, k, v: the inputs of `attention`.
+        swapped: whether the layout is "bhsd".
+    """
+    if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
+        return False
+    if q.is_nested or k.is_nested or q.dim() != 4 or k.dim() != 4:
+        return False
+    at = 1 if swapped else 2  # the heads' dimension
+    of_q, of_k = q.shape, k.shape
+    queries, heads, kv_heads, head_dim = of_q[3 - at], of_q[at], of_k[at], of_q[3]
+    is_recorded = _is_dynamo_compiling() or not (
+        type(queries) is type(heads) is type(kv_heads) is type(of_k[3 - at]) is type(of_q[0]) is int
+    )
+    if is_recorded and tensors.is_jit_tracing():
+        return False
+    most = (_FEW_ROWS if q.is_cuda else _FEW_ON_CPU) * kv_heads
+    if not is_recorded and queries * heads > most:
+        return False
+    if not isinstance(v, torch.Tensor) or v.is_nested or v.dim() != 4:
+        return False
+    if is_recorded:
+        if not _is_settled(queries * heads, most, of_q, of_k, v.shape, at):
+            return False
+    elif of_k != v.shape or (of_q[0], head_dim) != (of_k[0], of_k[3]):
+        return False
+    if not is_recorded and (kv_heads == 0 or heads % kv_heads != 0):
+        return False
+    extents = (queries, heads, kv_heads, head_dim, head_dim)
+    if family_of(q, k, v, extents=extents) != DECODE:
+        return False
+    on_cuda = q.is_cuda
+    if head_dim not in values_of(FORWARD, "d_head", on_cuda):
+        return False
+    return _has_decode(on_cuda, q.dtype, head_dim)
+
+
+def decoding_of(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, swapped: bool
+) -> tuple[bool, str]:
+    """Returns `decodes` for a call that flash_forward takes, and why."""
+    at = 1 if swapped else 2
+    rows, most = q.shape[3 - at] * q.shape[at], _FEW_ROWS if q.is_cuda else _FEW_ON_CPU
+    each = f"{rows} query rows over {k.shape[at]} key heads, at most {most} each"
+    if decodes(q, k, v, swapped):
+        return True, f"taken: {each}, and no gradients are asked for"
+    if rows > most * k.shape[at]:
+        return False, f"no: {each}"
+    if not is_few(q.shape[3 - at], q.shape[at], k.shape[at], q, k, v):
+        return False, "no: gradients are asked for"
+    return False, "no: a graph is recorded that serves other lengths, or no kernel suits"
+
+
+def _is_settled(
+    rows: Any, most: Any, of_q: torch.Size, of_k: torch.Size, of_v: torch.Size, at: int
+) -> bool:
+    """Returns whether all calls that a graph serves are right, and have `most` rows or fewer. The
+    question adds no guard to the graph."""
+    if _is_dynamo_compiling() and not _DYNAMO_KNOWS:
+        return False
+    from torch.fx.experimental.symbolic_shapes import statically_known_true  # loads SymPy
+
+    if not statically_known_true(rows <= most) or not statically_known_true(most > 0):
+        return False
+    # (Either family's kernels compare batches and keys.)
+    equal = ((of_q[3], of_k[3]), (of_k[3], of_v[3]), (of_k[at], of_v[at]), (of_q[at] % of_k[at], 0))
+    are_equal = [statically_known_true(one == other) for one, other in equal]
+    return False not in are_equal
+
+
+_kernels_of_decode: dict[tuple[bool, torch.dtype, int], bool] = {}
+packs.when_changed(_kernels_of_decode.clear)
+
+
+@traced_as_constant
+def _has_decode(on_cuda: bool, dtype: torch.dtype, head_dim: int) -> bool:
+    """Returns whether flash_decode has kernels for such inputs: packs may leave them out."""
+    key = on_cuda, dtype, head_dim
+    if key not in _kernels_of_decode:
+        name = tensors.dtype_name(dtype)
+        family = None if packs.owner(DECODE) is None else manifest.family(DECODE)
+        _kernels_of_decode[key] = family is not None and any(
+            kernel.parameters["dtype"] == name
+            and int(kernel.parameters.get("d_head", head_dim)) >= head_dim
+            for target in family.targets
+            for kernel in target.kernels
+            if target.is_cuda == on_cuda
+        )
+    return _kernels_of_decode[key]
 
 
 def attend(

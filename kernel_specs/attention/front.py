@@ -30,11 +30,12 @@ def attention(
 ) -> Any:
     """Computes attention, softmax(scale * q k^T) v, with a kernel that suits the arguments.
 
-    A tuned row (<target>.tuned.yaml) for the device of `q`, its dtype, its head dimension and
-    `causal` that covers the sizes names the kernel. If no row does, the call takes the first kernel
-    that is available there and has these parameters: targets of the highest compute capability
-    first, then as their specs list the kernels. The choice is kept for the process;
-    `runtime.explain_choice` says what was considered.
+    Few queries without gradients go to flash_decode: up to 16 of the heads that share keys, up to 4
+    on the CPU. All other calls go to flash_forward. A tuned row (<target>.tuned.yaml) for the
+    device of `q`, its dtype, its head dimension and `causal` that covers the sizes names the
+    kernel. If no row does, the call takes the first kernel that is available there and has these
+    parameters: targets of the highest compute capability first, then as their specs list the
+    kernels. The choice is kept for the process; `runtime.explain_choice` says what was considered.
 
     Args:
         q: queries, [B, Sq, H, D], or [B, H, Sq, D] if layout is "bhsd".
@@ -64,10 +65,20 @@ def attention(
         q, k, v = tensors.autocast(q, k, v)
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
+    swapped = layout == "bhsd"
+    is_named = type(causal) is type(deterministic) is bool
+    decodes = is_named and families.decodes(q, k, v, swapped)
+    options = (scale, deterministic), (return_lse,), out, (causal,), swapped
     try:
-        options = (scale, deterministic), (return_lse,), out, (causal,), layout == "bhsd"
+        if decodes:
+            return families.call_decode(
+                (q, k, v, None, None, None, None, None),
+                (scale, 0.0, -1, 0 if causal else -1, False), (return_lse,), out, (), swapped,
+            )  # fmt: skip
         return families.call_forward((q, k, v), *options)
     except InvalidArgument:
+        if decodes:  # flash_forward takes the call, or names the argument as this function does
+            return families.call_forward((q, k, v), *options)
         at = 2 if layout == "bshd" else 1  # the heads' dimension
         heads, kv_heads = tensors.extents("q", q, 4)[at], tensors.extents("k", k, 4)[at]
         tensors.check_heads("q", heads, "k", kv_heads)
@@ -99,9 +110,9 @@ def explain_choice(
     causal: bool = False,
     layout: str = "bshd",
 ) -> choice.Explanation:
-    """Returns what `attention` considers for these arguments, in its order: rows that were tuned,
-    then kernels, each with why it is taken or not; last, what gives their gradients. `str()` of the
-    explanation is for people.
+    """Returns what `attention` considers for these arguments, in its order: whether flash_decode
+    takes the call, rows that were tuned, then kernels, each with why it is taken or not; last, what
+    gives their gradients. `str()` of the explanation is for people.
 
     Args: as `attention`'s.
 
@@ -111,6 +122,9 @@ def explain_choice(
     _check(layout)
     swapped = layout == "bhsd"
     explained = families.forward_front.explain((q, k, v), (causal,), swapped)
+    decodes, why = families.decoding_of(q, k, v, swapped)
+    decoding = choice.Considered(families.DECODE, why)
+    inputs = (q, k, v, None, None, None, None, None)
     if swapped:
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
     family = explained.key and gradients.family_of(finding.kernel(explained.key).info)
@@ -121,8 +135,12 @@ def explain_choice(
             verdict = f"PyTorch's aten::{operator_name(q, k, v, causal)}"
         except InvalidArgument as error:
             verdict = f"none: {error}"
+    if decodes:
+        scalars = (None, 0.0, -1, 0 if causal else -1, False)
+        explained = families.decode_front.explain(inputs, (), swapped, scalars=scalars)
+        verdict = f"a call that asks for them goes to flash_forward: {verdict}"
     gives = choice.Considered("gradients", verdict)
-    return dataclasses.replace(explained, considered=(*explained.considered, gives))
+    return dataclasses.replace(explained, considered=(decoding, *explained.considered, gives))
 
 
 def decode(

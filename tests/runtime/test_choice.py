@@ -237,6 +237,7 @@ def test_explain_choice_says_what_was_considered_and_why(tuned):
     found = runtime.explain_choice(q, k, v)
     assert found.key == second
     assert {entry.what: entry.verdict for entry in found.considered} == {
+        "flash_decode": "no: 24 query rows over 2 key heads, at most 4 each",
         f"cpu.tuned.yaml, row 2: {first}": "Sq is 12, not in [1, 8]",
         f"cpu.tuned.yaml, row 3: {second}": "covers the call",
         "cpu.tuned.yaml, 1 rows": "of other devices",

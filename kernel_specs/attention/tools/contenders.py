@@ -21,6 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 import kernelmint
 import runtime
+from kernelmint.integrations import torch as slot
 
 from .problems import Attention, Decoding, Gradients, Packed, PackedGradients
 
@@ -140,6 +141,8 @@ GRADIENTS = {
 
 # Packed sequences, and decoding
 
+_UNEQUAL = "it takes caches of one length"
+
 
 def _tensors(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
     """Returns q, k and v: of packed sequences [tokens, heads, d], of a cache [B, S, heads, d]."""
@@ -159,6 +162,29 @@ def _varlen(problem: Packed, inputs: Inputs) -> Call:
 def _with_cache(problem: Decoding, inputs: Inputs) -> Call:
     function = kernelmint.flash_attn_with_kvcache
     return partial(function, *_tensors(inputs), cache_seqlens=inputs["seqused_k"])
+
+
+def _attention(problem: Decoding, inputs: Inputs) -> Call | str:
+    return partial(runtime.attention, *_tensors(inputs)) if problem.equal else _UNEQUAL
+
+
+def _our_sdpa(problem: Decoding, inputs: Inputs) -> Call | str:
+    if not problem.equal:
+        return _UNEQUAL
+    q, k, v = (t.transpose(1, 2) for t in _tensors(inputs))
+    return lambda: runtime.sdpa(q, k, v, enable_gqa=True).transpose(1, 2)
+
+
+def _slot(problem: Decoding, inputs: Inputs) -> Call | str:
+    """Returns a call of PyTorch's function; its flash attention stays ours in this process."""
+    if not problem.equal:
+        return _UNEQUAL
+    slot.activate(otherwise="error")
+    return _sdpa(SDPBackend.FLASH_ATTENTION, problem, *_tensors(inputs))
+
+
+def _attentions_key(problem: Decoding, inputs: Inputs) -> str:
+    return str(runtime.explain_choice(*_tensors(inputs)).key)
 
 
 def _packed_flash(problem: Packed, inputs: Inputs) -> Call:
@@ -311,5 +337,8 @@ PACKED = {
 PACKED_GRADIENTS = {"PyTorch flash, one sequence at a time": Contender(_each_backward, "cpu")}
 DECODING = {
     **_BOTH,
+    "kernelmint attention": Contender(_attention, kernel=_attentions_key),
+    "kernelmint sdpa": Contender(_our_sdpa, kernel=_attentions_key),
+    "kernelmint slot": Contender(_slot, "cuda", kernel=_attentions_key),
     "kernelmint": Contender(_with_cache, kernel=lambda problem, inputs: "kernelmint"),
 }
