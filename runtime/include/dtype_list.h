@@ -1,4 +1,4 @@
-// Written by `python -m codegen.dtypes`, out of its table; not edited by hand.
+// Written by `python -m codegen.core.dtypes`, out of its table; not edited by hand.
 // A row: the value of the enum Dtype, PyTorch's name, DLPack's code, bits.
 #pragma once
 
