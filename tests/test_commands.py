@@ -220,7 +220,7 @@ def test_help_is_in_one_mood_with_examples_and_the_same_metavars(name: str) -> N
     text = command.get_help(context)
     first = (command.help or "").split()[0]
     assert first[0].isupper()
-    assert not first.endswith("s"), f"not an imperative: {first}"
+    assert first.endswith("s"), f"not a verb in the third person: {first}"
     if " " not in name:  # the families' commands are examples of these
         example = text[text.index("Examples:") :].splitlines()[1]
         program, called, *arguments = shlex.split(example, comments=True)
