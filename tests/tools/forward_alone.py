@@ -12,9 +12,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def copy(folder: Path) -> Path:
     """Copies flash_forward's specs, and what its group shares, to `folder`, without the gradients
     that another family gives."""
-    specs = folder / "attention/flash_forward"
-    others = shutil.ignore_patterns("flash_backward", "flash_decode", "flash_prefill")
-    shutil.copytree(ROOT / "kernel_specs/attention", specs.parent, ignore=others)
+    group, specs = ROOT / "kernel_specs/attention", folder / "attention/flash_forward"
+    families = {file.parent.name for file in group.glob("*/family.yaml")}
+    others = shutil.ignore_patterns(*families - {specs.name})
+    shutil.copytree(group, specs.parent, ignore=others)
     family = specs / "family.yaml"
     text, count = re.subn(r"(?m)^  - when: .*\n(    .*\n)+", "", family.read_text())
     assert count == 1
