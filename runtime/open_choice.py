@@ -3,6 +3,7 @@ operator, which chooses whenever the graph runs."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ class OpenChoice:
         return json.dumps(as_json.form(self))
 
     @classmethod
+    @functools.lru_cache(maxsize=1024)  # each run of a graph parses its keys
     def parse(cls, key: str) -> OpenChoice:
         """Returns the choice of an operator's key. Raises InvalidArgument for an invalid key."""
         try:
@@ -73,6 +75,9 @@ class OpenChoice:
             kept = getattr(in_graphs, name)
         kernel: Kernel = kept
         return kernel
+
+
+packs.when_changed(OpenChoice.parse.cache_clear)
 
 
 def take(
