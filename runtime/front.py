@@ -37,22 +37,10 @@ if TYPE_CHECKING:
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # looked up once: calls are short
 
 
-class _Input(NamedTuple):
-    """An input of a family.
-
-    Attributes:
-        name: its name.
-        dims: the symbols that its dimensions are; "" for other dimensions.
-        is_optional: whether it may be absent.
-        on_host: whether it is in the CPU's memory, whatever the target.
-        dtype: the parameter that is its dtype, or "".
-    """
-
-    name: str
-    dims: tuple[str, ...]
-    is_optional: bool
-    on_host: bool
-    dtype: str
+# An input of a family: its name; the symbols that its dimensions are, or ""; whether it may be
+# absent; whether it is in the CPU's memory, whatever the target; the parameter that is its dtype,
+# or "". It is no NamedTuple, which PyTorch 2.11 does not unpack in a trace.
+_Input = tuple[str, tuple[str, ...], bool, bool, str]
 
 
 class _Facts(NamedTuple):
@@ -95,7 +83,7 @@ def _read(name: str) -> _Facts:
     family = manifest.family(name)
     parameters = {parameter.name for parameter in family.parameters}
     inputs = tuple(
-        _Input(
+        (
             tensor.name,
             tuple(dim if dim in family.symbols else "" for dim in tensor.dims),
             tensor.optional,
@@ -111,7 +99,7 @@ def _read(name: str) -> _Facts:
     }
     return _Facts(
         inputs=inputs,
-        places={tensor.name: place for place, tensor in enumerate(inputs)},
+        places={name: place for place, (name, *_) in enumerate(inputs)},
         outputs=tuple((tensor.name, tensor.optional) for tensor in family.outputs),
         optional_outputs=tuple(tensor.name for tensor in family.outputs if tensor.optional),
         ranks={tensor.name: len(tensor.dims) for tensor in family.tensors},
@@ -294,8 +282,8 @@ class Front:
     def _as_spec_all(self, facts: _Facts, inputs: Inputs) -> Inputs:
         return tuple(
             [
-                self._as_spec(facts, each.name, each.name, tensor)
-                for each, tensor in zip(facts.inputs, inputs, strict=True)
+                self._as_spec(facts, name, name, tensor)
+                for (name, *_), tensor in zip(facts.inputs, inputs, strict=True)
             ]
         )
 

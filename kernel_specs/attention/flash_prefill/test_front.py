@@ -811,11 +811,6 @@ def test_what_is_no_number_is_refused_by_name(
         ),
         ("flash_attn_with_kvcache", {"cache_seqlens": True}, "cache_seqlens: got a bool, expected"),
         ("flash_attn_with_kvcache", {"return_softmax_lse": 1}, "return_softmax_lse: got an int"),
-        (
-            "flash_attn_func",
-            {"q": torch.zeros(2, 40, 2, 64, requires_grad=True), "softcap": 1.0},
-            "requires_grad",
-        ),
         ("flash_attn_varlen_func", {"cu_seqlens_k": None}, "cu_seqlens_k: got None"),
         ("flash_attn_varlen_func", {"cu_seqlens_k": ints(0, 1, 2, 3)}, r"k: got shape \[4\]"),
         ("flash_attn_varlen_func", {"cu_seqlens_q": torch.zeros(3)}, "cu_seqlens_q"),
