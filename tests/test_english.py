@@ -51,7 +51,7 @@ CEILINGS = {  # by folder; a file counts in the longest one that holds it
     "codegen": Ceiling(0, 0),
     "codegen/ptxas": Ceiling(0, 0),
     "examples": Ceiling(0, 0),
-    "kernel_specs": Ceiling(62, 10),
+    "kernel_specs": Ceiling(0, 0),
     "kernelmint": Ceiling(0, 0, 11),
     "runtime": Ceiling(0, 0),
     "tools": Ceiling(0, 0),

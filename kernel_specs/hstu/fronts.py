@@ -1,4 +1,4 @@
-"""What the fronts of both HSTU families pass to choose a kernel."""
+"""Arguments by which the fronts of both HSTU families choose a kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FLAGS = ("block_count", "block_size", "mode", "target", "dot", "schedule")
 
 
 def front_of(family: str) -> Front:
-    """What calls a family's kernels: its flags are as `flags` returns them."""
+    """Returns the front that calls a family's kernels: its flags are as `flags` returns them."""
     return Front(
         family,
         lambda A, L: {"attention_dim": A, "linear_dim": L},
@@ -29,7 +29,7 @@ def flags(
     dot: str | None,
     schedule: str | None,
 ) -> tuple[Any, ...]:
-    """The flags; `dot` "ieee" is what the CPU's products always are."""
+    """Returns the flags; `dot` "ieee" is the only form of the CPU's products."""
     if isinstance(dot, str) and dot == "ieee" and q.device.type == "cpu":
         dot = None
     return block_count, block_size, mode, target, dot, schedule

@@ -1,4 +1,4 @@
-"""What HSTU's functions are called with: padded tensors, or sequences one behind another."""
+"""Inputs of HSTU's functions: padded tensors, or sequences one after another."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Jagged(NamedTuple):
 
     @property
     def n(self) -> int:
-        """The padded length."""
+        """Returns the padded length."""
         mask = self.invalid_attn_mask
         return mask.shape[-1] if mask.dim() else 0
 
@@ -119,7 +119,7 @@ class Jagged(NamedTuple):
             raise ValueError("all sequences are empty: there is nothing to attend to")
 
     def longest(self) -> int:
-        """The longest sequence's length; ValueError, with the reason, if x_offsets is wrong.
+        """Returns the longest sequence's length. Raises ValueError if x_offsets is wrong.
 
         Copies x_offsets to the host, so on a GPU it waits for what computes them.
         """
@@ -154,7 +154,7 @@ class Jagged(NamedTuple):
         )  # fmt: skip
 
     def by_heads(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """q, k [N, H, A] and v, u [N, H, L], views."""
+        """Returns q, k [N, H, A] and v, u [N, H, L], views."""
         return (
             self.q.view(-1, self.num_heads, self.attention_dim),
             self.k.view(-1, self.num_heads, self.attention_dim),
@@ -163,7 +163,7 @@ class Jagged(NamedTuple):
         )
 
     def pad(self, x: torch.Tensor) -> torch.Tensor:
-        """x [N, ...] as [B, n, ...], zeros behind each sequence."""
+        """Pads x [N, ...] to [B, n, ...], zeros after each sequence."""
         positions = torch.arange(self.n, device=x.device)
         offsets = self.x_offsets.to(x.device)
         rows = offsets[:-1, None] + positions
@@ -172,7 +172,7 @@ class Jagged(NamedTuple):
         return padded.masked_fill(behind.view(*behind.shape, *[1] * (x.dim() - 1)), 0)
 
     def unpad(self, x: torch.Tensor) -> torch.Tensor:
-        """The inverse of `pad`: [B, n, ...] to [N, ...]."""
+        """Inverts `pad`: [B, n, ...] to [N, ...]."""
         rows = torch.arange(self.q.shape[0], device=x.device)
         offsets = self.x_offsets.to(x.device)
         sequences = torch.bucketize(rows, offsets[1:], right=True).clamp(max=x.shape[0] - 1)

@@ -1,4 +1,4 @@
-"""What block-sparse attention for HSTU may be asked to compute: flags, and three named modes.
+"""Variants of block-sparse attention for HSTU: flags, and three named modes.
 
 `literal` is the algorithm as it was published, with its defects; `fixed`, the default, is the
 causal and padding-invariant one that its description and its ancestor (native sparse attention,
@@ -42,7 +42,7 @@ Mode: TypeAlias = str | Semantics
 
 
 def semantics_of(mode: Mode) -> Semantics:
-    """The flags of a named mode, or the flags themselves. ValueError for an unknown name."""
+    """Returns a named mode's flags, or `mode` itself. Raises ValueError for an unknown name."""
     if isinstance(mode, Semantics):
         return mode
     if not isinstance(mode, str) or mode not in MODES:

@@ -11,8 +11,8 @@ from runtime import tensors
 
 
 def operations(parameters: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]) -> int:
-    """As PyTorch counts its own attention: what a mask, or `seqused`, leaves out counts, and the
-    lengths of packed sequences are read."""
+    """Counts operations as PyTorch does for its own attention: pairs that a mask, or `seqused`,
+    leaves out count, and the lengths of packed sequences are read."""
     q, k, v = inputs["q"], inputs["k"], inputs["v"]
     sequences, rows, heads, head_dim = q.shape
     keys = k.shape[1]
@@ -28,7 +28,7 @@ def operations(parameters: Mapping[str, Any], inputs: Mapping[str, torch.Tensor]
 
 
 def _pairs(ends_q: torch.Tensor, ends_k: torch.Tensor, rows: int, keys: int) -> int:
-    """Of a query and a key of its sequence; of lengths that are not known, as if all were alike."""
+    """Counts the pairs of a query and a key of a sequence; unknown lengths count as equal."""
     is_fake = ends_q.is_meta or isinstance(ends_q, torch._subclasses.FakeTensor)
     if is_fake or not tensors.is_known(ends_q):
         return rows * keys // (ends_q.shape[0] - 1)

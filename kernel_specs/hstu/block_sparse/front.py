@@ -27,7 +27,7 @@ def block_sparse_attention(
     dot: str | None = None,
     schedule: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Block-sparse attention for HSTU (docs/block_sparse.md).
+    """Computes block-sparse attention for HSTU (docs/block_sparse.md).
 
     Args:
         q: queries, float32, [B, T, H, A].

@@ -69,7 +69,7 @@ def trace(
     mode: Mode = "fixed",
     block_indices: torch.Tensor | None = None,
 ) -> Trace:
-    """All stages of `block_sparse_attention`; for the oracle, pass fp64 tensors (see `to_double`).
+    """Computes all stages of `block_sparse_attention`; the oracle gets fp64 tensors (`to_double`).
 
     tensors: as in Padded.
 
@@ -123,12 +123,12 @@ def trace(
 
 
 def to_double(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """The tensors in fp64, in which `trace` is the oracle."""
+    """Returns the tensors in fp64, in which `trace` is the oracle."""
     return tuple(tensor.double() for tensor in tensors)
 
 
 def pool(x: torch.Tensor, block_size: int) -> torch.Tensor:
-    """Block means [B, C, H, D] of x [B, T, H, D]; the divisor is always block_size."""
+    """Returns the block means [B, C, H, D] of x [B, T, H, D]; the divisor is always block_size."""
     B, T, H, D = x.shape
     C = -(-T // block_size)
     padded = F.pad(x, (0, 0, 0, 0, 0, C * block_size - T))
@@ -138,7 +138,7 @@ def pool(x: torch.Tensor, block_size: int) -> torch.Tensor:
 def rank(
     scores: torch.Tensor, seen: torch.Tensor, block_size: int, flags: Semantics
 ) -> torch.Tensor:
-    """What the selection sorts by: the scores [B, H, T, C], masked and own blocks overwritten.
+    """Returns the scores that are sorted, [B, H, T, C], masked and own blocks overwritten.
 
     NaN and +inf count as the greatest finite number: before every finite score, and behind a row's
     own block if that ranks +inf.
@@ -151,7 +151,7 @@ def rank(
 
 
 def select(ranking: torch.Tensor, S: int, block_size: int, flags: Semantics) -> torch.Tensor:
-    """The S best blocks [B, H, T, S], by score descending, then index ascending; -1: none.
+    """Returns the S best blocks [B, H, T, S], by score descending, then index ascending; -1: none.
 
     Adding 0.0 turns -0.0 into +0.0, so the two tie; a stable sort keeps ties in index order.
     """
@@ -169,7 +169,7 @@ def select(ranking: torch.Tensor, S: int, block_size: int, flags: Semantics) -> 
 
 
 def arrange(block_indices: torch.Tensor, flags: Semantics) -> torch.Tensor:
-    """The list [B, H, T, S] that each query uses."""
+    """Returns the list [B, H, T, S] that each query uses."""
     if flags.list_layout == "transpose":
         return block_indices
     B, H, T, S = block_indices.shape
@@ -179,7 +179,7 @@ def arrange(block_indices: torch.Tensor, flags: Semantics) -> torch.Tensor:
 def attend(
     weights: torch.Tensor, values: torch.Tensor, allowed: torch.Tensor, equation: str
 ) -> torch.Tensor:
-    """The values weighted and summed as the einsum `equation` says; weights not allowed are 0.
+    """Sums weighted values as the einsum `equation` says; weights that are not allowed are 0.
 
     What is not allowed stays out also if it is not finite, though 0 times it would be NaN. An
     allowed value that is not finite makes the sum NaN, as LayerNorm would.
@@ -195,7 +195,7 @@ def attend(
 def attend_selected(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, lists: torch.Tensor, block_size: int
 ) -> torch.Tensor:
-    """sum over listed keys j <= t of SiLU(q·k_j) / A v_j: [B, T, H, L]. Gathers chunks of rows."""
+    """Sums SiLU(q·k_j) / A v_j over listed keys j <= t: [B, T, H, L]. Gathers chunks of rows."""
     B, T, H, A = q.shape
     L = v.shape[3]
     S = lists.shape[3]
@@ -222,7 +222,7 @@ def attend_selected(
 
 
 def layer_norm(x: torch.Tensor) -> torch.Tensor:
-    """(x - mean) / sqrt(var + 1e-6) of x [B, T, H, L] over all H * L values of a token."""
+    """Returns (x - mean) / sqrt(var + 1e-6) of x [B, T, H, L] over all H * L values of a token."""
     return F.layer_norm(x, x.shape[-2:], eps=LAYER_NORM_EPSILON)
 
 

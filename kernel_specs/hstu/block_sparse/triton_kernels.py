@@ -294,7 +294,7 @@ def _dense(
 
 
 def _padded(size: int) -> int:
-    """The extent of a tile that holds `size` of something and can enter a matrix product."""
+    """Returns the extent of a tile that holds `size` elements and can enter a matrix product."""
     return max(16, int(triton.next_power_of_2(size)))
 
 
@@ -305,7 +305,7 @@ def block_sparse_attention(
     mode: Mode = "fixed",
     dot: Dot = "tf32x3",
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As reference.block_sparse_attention, for contiguous fp32 tensors, dots in `dot` precision."""
+    """Computes reference.block_sparse_attention of contiguous fp32 tensors, in `dot` precision."""
     flags = semantics_of(mode)
     Padded(*tensors).check(torch.float32)
     q, k, v, u, g_cmp = (x.contiguous() for x in tensors)
@@ -392,7 +392,7 @@ def block_sparse_attention(
 def dense_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, dot: Dot = "tf32x3"
 ) -> torch.Tensor:
-    """Dense causal HSTU attention, o = sum over j <= t of SiLU(q·k_j) / T v_j: [B, T, H, L].
+    """Computes dense causal HSTU attention: sums of SiLU(q·k_j) / T v_j, j <= t, [B, T, H, L].
 
     q, k: [B, T, H, A]; v: [B, T, H, L]; contiguous, all fp32 or all bf16, which o takes over.
     """

@@ -37,7 +37,7 @@ def hstu_attention_with_bsa(
     dot: str | None = None,
     schedule: str | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """HSTU's attention over jagged sequences, block-sparse attention inside.
+    """Computes HSTU's attention over jagged sequences, block-sparse attention inside.
 
     The kernel reads the sequences as they lie; but `literal` depends on the padded length, so there
     the sequences are padded first. Without max_length a call on a GPU waits for x_offsets, which

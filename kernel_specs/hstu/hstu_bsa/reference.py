@@ -23,7 +23,7 @@ class GateMLP(nn.Module):
         )
 
     def forward(self, q: torch.Tensor) -> Gates:
-        """q [..., A] -> (g_cmp, g_slc, g_swa), each [...], in (0, 1)."""
+        """Computes the gates, q [..., A] -> (g_cmp, g_slc, g_swa), each [...], in (0, 1)."""
         g_cmp, g_slc, g_swa = torch.sigmoid(self.layers(q)).unbind(-1)
         return g_cmp, g_slc, g_swa
 

@@ -1,4 +1,4 @@
-"""What the tools know of hstu_bsa beyond its spec and its reference."""
+"""Hooks of hstu_bsa for the tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = (_case(1, 1), _case(2, 33, 0, 1, 64), _case(4, 130))
 
 
 def differences(problem: Any, results: tuple[torch.Tensor, ...]) -> list[Any]:
-    """Of each sequence, as of block_sparse's batch of one."""
+    """Returns the differences of each sequence, taken as a batch of one of block_sparse."""
     o, lists = results
     p, found = problem.parameters, []
     tensors = [problem.tensors[name] for name in Padded._fields]

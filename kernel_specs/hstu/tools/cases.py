@@ -23,13 +23,13 @@ class Case:
     L: int
     block_size: int
     block_count: int = 4
-    lengths: tuple[int, ...] = ()  # of the jagged sequences; empty: all T
+    lengths: tuple[int, ...] = ()  # lengths of the jagged sequences; empty: all T
     data: Literal["normal", "ties"] = "normal"
     functions: tuple[str, ...] = field(default=("block_sparse_attn", "hstu_attention_with_bsa"))
     why: str = ""
 
     def __str__(self) -> str:
-        """`B=2, T=128, ...`."""
+        """Returns `B=2, T=128, ...`."""
         text = (
             f"B={self.B}, T={self.T}, H={self.H}, ATTN_DIM={self.A}, LINEAR_DIM={self.L}, "
             f"block_size={self.block_size}, block_count={self.block_count}"
@@ -38,7 +38,7 @@ class Case:
 
     @property
     def offsets(self) -> list[int]:
-        """Where the jagged sequences start and end."""
+        """Returns where the jagged sequences start and end."""
         ends = [0]
         for length in self.lengths or (self.T,) * self.B:
             ends.append(ends[-1] + length)
@@ -73,7 +73,7 @@ SEED_CASES = ("basic", "small", "medium", "large")
 
 @dataclass(frozen=True)
 class Inputs:
-    """What both functions are called with in one case, in fp32."""
+    """The arguments of both functions in one case, in fp32."""
 
     case: Case
     padded: Padded
@@ -81,7 +81,7 @@ class Inputs:
 
 
 def draw(case: Case, seed: int, device: str) -> Inputs:
-    """Fresh standard-normal inputs (or tie-provoking ones), the same on every device."""
+    """Draws fresh standard-normal inputs (or tie-provoking ones), the same on every device."""
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:

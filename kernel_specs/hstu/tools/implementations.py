@@ -41,7 +41,7 @@ class Implementation:
     def run_hstu(
         self, inputs: Inputs, mode: semantics.Mode
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """attn_output [sum N, H L], padded_q and padded_k [B, n, H, A]."""
+        """Returns attn_output [sum N, H L], padded_q and padded_k [B, n, H, A]."""
         case = inputs.case
         hstu = self.hstu or partial(hstu_bsa.hstu_attention_with_bsa, attention=self.attention)
         return hstu(
@@ -50,7 +50,7 @@ class Implementation:
 
 
 def implementation_of(name: str, device: str, dot: str | None = None) -> Implementation:
-    """The implementation of that name; UnavailableError if it cannot run on `device`.
+    """Returns the implementation of that name; UnavailableError if it cannot run on `device`.
 
     dot: the precision of its matrix products, None for its most exact one.
     """

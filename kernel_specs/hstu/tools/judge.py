@@ -23,7 +23,7 @@ from .implementations import Implementation
 
 JAGGED = "hstu_attention_with_bsa"  # the function that has jagged sequences
 OUTPUT_DIMS = ("b", "t", "h", "d")
-_BUDGET = ("max_abs", "rms_ratio", "share_beyond", "max_ulp")  # of an error, in JSON
+_BUDGET = ("max_abs", "rms_ratio", "share_beyond", "max_ulp")  # the members of an error in JSON
 
 
 @dataclass(frozen=True)
@@ -33,18 +33,18 @@ class Verdict:
     function: str
     differences: tuple[Difference, ...]
     selections: Selections | None
-    budgets: dict[str, Difference]  # of each result from fp64
+    budgets: dict[str, Difference]  # distance of each result from fp64
     excluded_tokens: float  # the share that was left out of the end-to-end comparison
     places: tuple[str, ...]  # for what failed: row classes and shares by head
 
     @property
     def passed(self) -> bool:
-        """Whether everything agrees."""
+        """Returns whether everything agrees."""
         lists = self.selections is None or self.selections.passed
         return lists and all(difference.passed for difference in self.differences)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Returns a form for JSON."""
         return {
             "function": self.function,
             "passed": self.passed,
@@ -68,7 +68,7 @@ class Oracle:
         mode: semantics.Mode,
         valid: torch.Tensor | None = None,
     ) -> None:
-        """tensors: q, k, v, u, g_cmp; valid: bool [B, T], the rows that are not padding."""
+        """Takes q, k, v, u, g_cmp, and the rows that are not padding, bool [B, T]."""
         self.flags = semantics.semantics_of(mode)
         self.case = case
         self.valid = valid
@@ -92,13 +92,13 @@ class Oracle:
         )
 
     def forced(self, lists: torch.Tensor) -> torch.Tensor:
-        """o [B, T, H, L] in fp64 if the selection were `lists`."""
+        """Returns o [B, T, H, L] in fp64 if the selection were `lists`."""
         if torch.equal(lists, self.own.block_indices):
             return self.own.o
         return self._trace(lists).o
 
     def accepts(self, lists: torch.Tensor) -> bool:
-        """Whether `lists` could be a selection at all."""
+        """Returns whether `lists` could be a selection at all."""
         own = self.own.block_indices
         if lists.shape != own.shape or lists.dtype != own.dtype:
             return False
@@ -117,7 +117,7 @@ class Oracle:
 
 
 def padded_tensors(function: str, inputs: Inputs) -> tuple[torch.Tensor, ...]:
-    """q, k, v, u, g_cmp as block-sparse attention gets them."""
+    """Returns q, k, v, u, g_cmp as block-sparse attention gets them."""
     if function != JAGGED:
         return inputs.padded
     rows = inputs.jagged
@@ -127,7 +127,7 @@ def padded_tensors(function: str, inputs: Inputs) -> tuple[torch.Tensor, ...]:
 
 
 class Computed:
-    """What one implementation makes of one function's inputs.
+    """Returns one implementation's results for one function's inputs.
 
     Attributes:
         lists: what it selects for the padded tensors.
@@ -218,7 +218,7 @@ class Judge:
 
 
 def row_class(t: int, case: Case) -> str:
-    """What is special about row t."""
+    """Describes row t."""
     size = case.block_size
     if t < size - 1:
         return "before the first complete block"
@@ -257,15 +257,15 @@ def _places(differences: list[Difference], oracle: Oracle, o: torch.Tensor) -> t
     return tuple(lines)
 
 
-# Of bf16's products a row's error is some 2^-8 of its deviation, which LayerNorm divides by: in the
-# short rows of these cases by little. The greatest error seen on an H200 is 0.07.
+# With bf16's products a row's error is some 2^-8 of its deviation, by which LayerNorm divides: that
+# is little in the short rows of these cases. The greatest error seen on an H200 is 0.07.
 _TOLERANCES = {"bf16": Tolerance(5e-2, 1e-1)}
 
 
 def differences(
     tensors: Sequence[torch.Tensor], o: torch.Tensor, lists: torch.Tensor, parameters: Any
 ) -> list[Difference]:
-    """Of a kernel's o and block_indices from the oracle, which is given this selection.
+    """Returns how a kernel's o and block_indices differ from the oracle, with this selection.
 
     Args:
         tensors: q, k, v, u and g_cmp, [B, T, H, ...].

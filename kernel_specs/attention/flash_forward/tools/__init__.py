@@ -78,7 +78,7 @@ def counting_inputs(sizes: Mapping[str, int], parameters: Mapping[str, Any]) -> 
 
 
 def magnitude(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Any:
-    """attention(q, k, |v|): of what is added up to each element."""
+    """Computes attention(q, k, |v|), the magnitude of the sum that makes each element."""
     return attention(q, k, v.abs(), causal=causal)
 
 

@@ -29,7 +29,7 @@ from .trace import STEP, simulated, softmax_form, traced
 
 
 class _Sides:
-    """What the simulation and the kernel made of the same inputs, by head and block of queries."""
+    """The intermediates of simulation and kernel on one input, by head and block of queries."""
 
     def __init__(
         self,
@@ -55,12 +55,12 @@ class _Sides:
 
     @property
     def rows(self) -> Tensor:
-        """The rows of the chosen blocks of queries."""
+        """Returns the rows of the chosen blocks of queries."""
         B_r = self.info.parameters["B_r"]
         return torch.cat([torch.arange(i * B_r, (i + 1) * B_r) for i in self.blocks])
 
     def write(self, out: Path) -> None:
-        """The files of both sides, below `out`."""
+        """Writes the files of both sides, below `out`."""
         ours = "debug_cuda" if self.info.is_cuda else "debug_cpu"
         for name, side in (("debug_pt", self.expected), (ours, self.actual)):
             whole = {}
@@ -127,7 +127,7 @@ def main(
     chosen_blocks: tuple[int, ...],
     out: Path,
 ) -> None:
-    """Compare KERNEL with its simulation on SEQ_IN_B_R * B_r queries and as many keys.
+    """Compares KERNEL with its simulation on SEQ_IN_B_R * B_r queries and as many keys.
 
     KERNEL is a key or a short form, in a set or not, or a number among the kernels that the
     variable KERNELS selects. Its traced twin is built if no pack holds it.

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from .trace import DIMS, Step
 
-_PRODUCT = 2.0**-18  # of sums of products in f32, relative to the sum of the products' magnitudes
-_EXPONENTIAL = 1e-4  # of an exponential whose exponent has that error, relative
-_EXPONENT = 2.0**-20  # of an exponent, relative to the maximum that it was made with
+_PRODUCT = 2.0**-18  # error of sums of products in f32, relative to the sum of magnitudes
+_EXPONENTIAL = 1e-4  # relative error of an exponential whose exponent has that error
+_EXPONENT = 2.0**-20  # error of an exponent, relative to its maximum
 _ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11, "f32": 2.0**-24}
 _TINY = 1e-7  # probabilities and factors that may round to nothing
 
@@ -32,7 +32,7 @@ class Divergence:
     warp: int | None
 
     def __str__(self) -> str:
-        """One line: block, tensor, element, and what stands there."""
+        """Returns one line: block, tensor, element, and what stands there."""
         d = self.difference
         where = f"block {self.block}, {self.name}" if self.block >= 0 else self.name
         if d.first is None:
@@ -46,7 +46,7 @@ class Divergence:
 
 @dataclass(frozen=True)
 class Rows:
-    """What the rows of a block of queries see."""
+    """The keys that the rows of a block of queries see."""
 
     valid: Tensor  # bool, [B_r]: rows before Sq
     seen: Tensor  # int, [B_r]: how many keys each sees
@@ -55,7 +55,7 @@ class Rows:
     def of(
         cls, parameters: Mapping[str, Any], query_block: int, seq_len_q: int, seq_len_k: int
     ) -> Rows:
-        """For one block of queries; under the causal mask query i sees keys 0 to i + Sk - Sq."""
+        """Returns the rows of a query block; under the mask, query i sees i + Sk - Sq + 1 keys."""
         row = query_block * parameters["B_r"] + torch.arange(parameters["B_r"])
         seen = row + seq_len_k - seq_len_q + 1 if parameters["causal"] else row * 0 + seq_len_k
         valid = row < seq_len_q
@@ -72,7 +72,7 @@ class Judge:
         scale = parameters["d_head"] ** -0.5
         self.factor = 1.0 if fused else scale
         self.to_exponent = math.log2(math.e) * (scale if fused else 1.0)  # from M, to base 2
-        self.expected: dict[str, Tensor] = {}  # of the block of keys at hand
+        self.expected: dict[str, Tensor] = {}  # keys of the block at hand
         self.greatest = torch.zeros(len(rows.seen), dtype=torch.float64)  # |Q| |K|^T, by row
         self.magnitude: Tensor | float = 0.0  # sum of P |V|, rescaled as O is
         self.fused = fused
@@ -80,7 +80,7 @@ class Judge:
         self.relative = torch.zeros_like(self.greatest)  # error of exponentials, by row
 
     def compare(self, actual: Step, expected: Step) -> Difference:
-        """One tensor; `expected` must come in the simulation's order, none left out."""
+        """Compares one tensor; `expected` must come in the simulation's order, none left out."""
         self.expected[expected.name] = expected.value
         tolerance, scale = self._tolerance(expected.name)
         return compare(
@@ -94,7 +94,7 @@ class Judge:
         )
 
     def _where(self, step: Step) -> Tensor:
-        """The elements that a kernel need know: rows and keys that exist, scores that are seen."""
+        """Marks the elements that a kernel must have: of rows and keys that exist, scores seen."""
         rows = self.rows.valid
         key = step.block * self.B_c + torch.arange(self.B_c)
         match step.name:
@@ -102,7 +102,7 @@ class Judge:
                 return (key < int(self.rows.seen.max()))[:, None]
             case "S_pre_scaling":
                 return key < self.rows.seen[:, None]
-            case "M" | "O_scale":  # of rows that have seen a key
+            case "M" | "O_scale":  # rows that have seen a key
                 return rows & (self.rows.seen > step.block * self.B_c)
             case "L":
                 return rows
@@ -151,7 +151,7 @@ def first_divergence(
     head: int,
     query_block: int,
 ) -> Divergence | None:
-    """The first tensor of one block of queries that differs, or None if all agree.
+    """Returns the first tensor of one block of queries that differs, or None if all agree.
 
     Tensors come in the order of `simulate`, the same on both sides. Tolerances: Q, K and V are
     equal; S_pre_scaling and M lie within 2^-18 of |Q| |K|^T, and in the fused form of the maximum
@@ -167,7 +167,7 @@ def first_divergence(
         difference = judge.compare(mine, theirs)
         if difference.passed or (difference.compared == 0 and math.isnan(difference.max_abs)):
             continue
-        # Of sm90a's kernels those that compute, four of each warpgroup; the CPU's have none.
+        # Warps that compute, four of each warpgroup of sm90a's kernels; the CPU's have none.
         warps = parameters.get("n_warps", 4 * parameters.get("n_warpgroups", 0))
         warp = None
         if warps and difference.first is not None and difference.first.names[0] == "row":

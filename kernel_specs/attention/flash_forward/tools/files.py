@@ -49,6 +49,6 @@ def write(folder: Path, name: str, blocks: Blocks, whole: Mapping[tuple[int, str
 
 
 def _array(value: Tensor) -> np.ndarray:
-    """numpy has no bfloat16; f32 holds each of its values."""
+    """Converts a tensor for numpy, which has no bfloat16; f32 holds each of its values."""
     wide = value if value.element_size() >= 4 else value.float()
     return wide.cpu().numpy()

@@ -42,7 +42,7 @@ class Step:
 
 
 def softmax_form(info: KernelInfo) -> dict[str, Any]:
-    """How a kernel's softmax goes, as arguments of `simulate`.
+    """Returns the form of a kernel's softmax as arguments of `simulate`.
 
     The GPU's optimised one, sm90a's only one, is fused and lets maxima lag; sm80's other one is the
     classic form; the CPU's is fused, and its maxima are exact.
@@ -56,7 +56,7 @@ def softmax_form(info: KernelInfo) -> dict[str, Any]:
 def simulated(
     q: Tensor, k: Tensor, v: Tensor, info: KernelInfo, head: int, query_block: int
 ) -> list[Step]:
-    """Every intermediate of a block of queries, in fp64, on the CPU.
+    """Returns every intermediate of a block of queries, in fp64, on the CPU.
 
     q is [1, Sq, H, D], k and v [1, Sk, Hk, D].
     """
@@ -76,7 +76,8 @@ def simulated(
 
 @dataclass(frozen=True)
 class Traced:
-    """What a traced kernel wrote: o [1, Sq, H, D], and its trace, by tensor, as `trace()` gives it.
+    """Returns the results of a traced kernel: o [1, Sq, H, D], and its trace, by tensor, as
+    `trace()` gives it.
 
     What it did not write is NaN.
     """
@@ -86,7 +87,7 @@ class Traced:
     B_r: int
 
     def steps(self, head: int, query_block: int, blocks: list[int]) -> Iterator[Step]:
-        """The intermediates of a block of queries, for these blocks of keys in this order."""
+        """Returns the intermediates of a block of queries, for blocks of keys in this order."""
         for block in blocks:
             for name, tensor in self.trace.items():
                 yield Step(block, name, tensor[0, head, query_block, block])
