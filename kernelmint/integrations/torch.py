@@ -29,6 +29,7 @@ import torch.nn.attention
 import runtime
 from codegen.core.manifest import Gradient
 from runtime import manifest, packs
+from runtime.front import Front, values_of
 
 NAME = "kernelmint"
 Otherwise = Literal["pytorch", "error"]
@@ -40,6 +41,7 @@ _CPU = "_scaled_dot_product_flash_attention_for_cpu"
 _MATH = "_scaled_dot_product_attention_math"
 _VARLEN = "_flash_attention_forward"  # varlen_attn's
 _VARLEN_BACKWARD = "_flash_attention_backward"
+_PACKED_BACKWARD = "flash_prefill_backward"  # a family
 _VARLEN_CUDNN = "_cudnn_attention_forward"
 _VARLEN_CUDNN_BACKWARD = "_cudnn_attention_backward"
 _WITHOUT_KERNEL = (runtime.KernelNotFound, runtime.TargetUnavailable, runtime.BuildError)
@@ -284,15 +286,13 @@ class _Slot:
         window_size_left: int | None = None,
         window_size_right: int | None = None,
     ) -> tuple[torch.Tensor, ...]:
-        inputs = {"q": query[None], "k": key[None], "v": value[None]}
-        inputs |= {"cu_seqlens_q": cum_seq_q, "cu_seqlens_k": cum_seq_k}
-        scalars = {
-            "softmax_scale": scale, "softcap": 0.0, "window_left": window_size_left,
-            "window_right": 0 if is_causal else window_size_right,
-        }  # fmt: skip
-        backward = _gradient("flash_prefill", {}, inputs, scalars)
-        gradients = backward(inputs, {"o": o[None], "lse": lse[None]}, {"o": gradient[None]})
-        return tuple(gradients[name][0] for name in "qkv")
+        left, right = (-1 if n is None else n for n in (window_size_left, window_size_right))
+        tensors = gradient.contiguous(), query, key, value, o, lse
+        gradients = _backward_of_packed(
+            (*(tensor[None] for tensor in tensors), cum_seq_q, cum_seq_k, *[None] * 5),
+            (scale, 0.0, left, 0 if is_causal else right), (False,), None,
+        )  # fmt: skip
+        return tuple(each[0] for each in gradients)
 
     def _math_on_cpu(
         self,
@@ -428,6 +428,16 @@ def _gradient(
     make = packs.specs_function(packs.of(family), hook.module, hook.function)
     backward: Callable[..., Mapping[str, torch.Tensor]] = make(parameters, inputs, scalars)
     return backward
+
+
+def _compiled_for(D: int, Dv: int) -> dict[str, Any]:
+    """Returns the head dimension that is compiled in: those of tensors are padded to it."""
+    wide = max(D, Dv)
+    widths = values_of(_PACKED_BACKWARD, "d_head", on_cuda=False)
+    return {"d_head": next((d for d in widths if wide <= d), wide)}
+
+
+_backward_of_packed = Front(_PACKED_BACKWARD, _compiled_for).__call__
 
 
 def _first_line(error: Exception) -> str:
