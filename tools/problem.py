@@ -236,12 +236,26 @@ def check(family: Family, parameters: Mapping[str, Any], passed: Sequence[str] =
         ) from None
     if _maker(family) is None:
         _check_inputs(family, parameters, passed)
+    for argument in family.inputs:
+        if not argument.optional or argument.name in passed:
+            _dtype_of(argument, family, parameters)
     for parameter in family.parameters:
         if parameter.name in accepted and parameter.name not in parameters:
             raise NoProblemError(
                 f"{family.name}: the right result depends on '{parameter.name}', which the "
                 "reference takes: name its values under `parameters` of the shapes"
             )
+
+
+def _dtype_of(argument: Argument, family: Family, parameters: Mapping[str, Any]) -> str:
+    """Returns an input's dtype. Raises NoProblemError if `parameters` do not say it."""
+    dtype = str(parameters.get(argument.dtype, argument.dtype))
+    if dtype not in DTYPES:
+        raise NoProblemError(
+            f"{family.name}: the dtype of '{argument.name}' is the parameter '{dtype}': name "
+            "its values under `parameters` of the shapes"
+        )
+    return dtype
 
 
 def _check_inputs(
@@ -256,12 +270,7 @@ def _check_inputs(
     for argument in family.inputs:
         if (argument.optional and argument.name not in passed) or argument.name in by_family:
             continue
-        dtype = parameters.get(argument.dtype, argument.dtype)
-        if dtype not in DTYPES:
-            raise NoProblemError(
-                f"{family.name}: the dtype of '{argument.name}' is the parameter '{dtype}': name "
-                "its values under `parameters` of the shapes"
-            )
+        dtype = _dtype_of(argument, family, parameters)
         if argument.mutated and not once:
             why = "changes it in place"
         elif not DTYPES[dtype].is_floating_point:

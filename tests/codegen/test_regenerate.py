@@ -532,11 +532,11 @@ def test_a_tree_of_another_codegen_is_built_and_checked_by_what_it_says(workspac
     def its_own(*arguments: str) -> int:  # -S: no editable install comes first
         return workspace.python("-S", *arguments, PYTHONPATH=path).status
 
-    assert its_own(str(codegen / "staleness.py"), "generated") == 0
+    assert its_own(str(codegen / "core/staleness.py"), "generated") == 0
     assert its_own("-m", "codegen", "check") == 0
     template = codegen / "emit/templates/args.h.mako"
     template.write_text(template.read_text() + "// more\n")
-    assert its_own(str(codegen / "staleness.py"), "generated") == 0
+    assert its_own(str(codegen / "core/staleness.py"), "generated") == 0
     assert its_own("-m", "codegen", "check") == 1
 
 

@@ -562,6 +562,7 @@ OPERATORS = {
     "flash_backward": (_of_attention, {}),
     "flash_decode": (_decoded, {"return_lse": True}),
     "flash_prefill": (_qkv, {"return_lse": True}),
+    "flash_prefill_backward": (_of_attention, {"return_ds_aux": True}),
     "block_sparse": (_gated, {}),
     "hstu_bsa": (_rows, {"max_length": 64}),
 }

@@ -47,9 +47,10 @@ TARGETS = {
         spec="cpu.yaml",
         first_of_set="  default:\n",
         twin="    - {dtype: f32, d_head: 64, causal: false, B_r: 64, B_c: 128, trace: true}\n",
-        header="cpu.h",
-        right="first, strip, used, scale_log2_,",
-        faulty="first, strip, used, (Config::fault && block == 1 ? 1.01f : 1.0f) * scale_log2_,",
+        header="../cpu.h",
+        right="float scale_log2 = family.scale_log2;",
+        faulty="float scale_log2 = (Family::kFault && block == 1 ? 1.01f : 1.0f) * "
+        "family.scale_log2;",
         first="M",
         where="trace and dtype == f32",
         rows=64,
@@ -122,6 +123,10 @@ def planted(target: Target, folder: Path) -> Path:
     both = f"{head}\n{target.twin}{faulty}{tail}"
     replace(specs / target.spec, target.first_of_set, both)
     replace(specs / target.header, target.right, target.faulty)
+    if target.header == "../cpu.h":  # the group's loop, which does not know the configuration
+        finishes = "  static constexpr bool kFinishesScores = false;\n"
+        fault = "  static constexpr bool kFault = Config::fault;\n"
+        replace(specs / "cpu.h", finishes, finishes + fault)
     if "\nshort:" in (specs / target.spec).read_text():
         replace(specs / target.spec, "    trace: trace\n", "    fault: fault\n    trace: trace\n")
     return folder / "specs"

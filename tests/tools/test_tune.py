@@ -1027,5 +1027,5 @@ def test_a_family_that_makes_what_is_not_given_is_told(monkeypatch):
     monkeypatch.setattr(problem, "_maker", lambda family: maker)
     sizes = dict.fromkeys(("B", "Sq", "H", "Hk", "D", "Dv", "N", "P"), 1)
     shape = model.Shape((("dtype", "f32"),), tuple(sizes.items()), (), ())
-    with pytest.raises(problem.NoProblemError, match=r"returns seqused_k, expected of .* none"):
+    with pytest.raises(problem.NoProblemError, match=r"returns seqused_k, expected .*: none"):
         problem.make("flash_decode", shape, torch.device("cpu"), 0)

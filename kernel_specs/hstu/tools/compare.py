@@ -1,4 +1,4 @@
-"""Show that implementations of block-sparse attention for HSTU agree, or where they do not.
+"""Shows that implementations of block-sparse attention for HSTU agree, or where they do not.
 
 kernelmint compare [--implementations torch,triton,sm80,cpu] [--mode both]
 """
