@@ -1,4 +1,4 @@
-"""Attention by the kernel that suits the arguments, or by one that is named."""
+"""Attention by the kernel that suits the arguments, or by a named kernel."""
 
 from __future__ import annotations
 
