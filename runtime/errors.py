@@ -5,6 +5,8 @@ from __future__ import annotations
 import reprlib
 from collections.abc import Sequence
 
+import torch
+
 from codegen.core.packs import PackError as PackError
 from codegen.core.words import did_you_mean
 
@@ -30,6 +32,11 @@ class BuildError(RuntimeError):
 
 
 class _Repr(reprlib.Repr):
+    def repr1(self, x: object, level: int) -> str:
+        if isinstance(x, torch.Tensor):  # its memory may be freed, or on a device that is busy
+            return f"a {type(x).__name__} of shape {list(x.shape)}"
+        return super().repr1(x, level)
+
     def repr_int(self, x: int, level: int) -> str:
         try:
             return super().repr_int(x, level)

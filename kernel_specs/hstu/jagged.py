@@ -8,6 +8,8 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
+from runtime.errors import shown
+
 Gates: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 GateModel: TypeAlias = Callable[[torch.Tensor], Gates]
 
@@ -87,7 +89,7 @@ class Jagged(NamedTuple):
         for name in ("num_heads", "attention_dim", "linear_dim"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} is {value!r}: expected a positive integer")
+                raise ValueError(f"{name} is {shown(value)}: expected a positive integer")
         for name, tensor, size in (
             ("q", q, self.attention_dim),
             ("k", self.k, self.attention_dim),

@@ -13,6 +13,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from runtime.errors import shown
+
 LAYER_NORM_EPSILON = 1e-6
 
 
@@ -46,7 +48,7 @@ def semantics_of(mode: Mode) -> Semantics:
     if isinstance(mode, Semantics):
         return mode
     if not isinstance(mode, str) or mode not in MODES:
-        raise ValueError(f"mode is {mode!r}: expected one of {', '.join(MODES)}")
+        raise ValueError(f"mode is {shown(mode)}: expected one of {', '.join(MODES)}")
     return MODES[mode]
 
 
@@ -56,7 +58,7 @@ def check_selection(
     """Raises ValueError, with the reason, if the selection cannot be made."""
     for name, value in (("block_size", block_size), ("block_count", block_count)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}: expected a positive integer")
+            raise ValueError(f"{name} is {shown(value)}: expected a positive integer")
     if length < 1:
         raise ValueError("the sequence length T is 0: there is nothing to attend to")
     if heads < 1:

@@ -190,6 +190,16 @@ def test_bad_input_is_an_invalid_argument(change: dict[str, Any], reason: str) -
         block_sparse_attention(**arguments)
 
 
+@pytest.mark.parametrize("name", ["block_count", "mode"])
+def test_a_tensor_without_memory_for_an_option_is_an_invalid_argument(name: str) -> None:
+    freed = torch.zeros(4)
+    freed.untyped_storage().resize_(0)  # its repr() may crash
+    with pytest.raises(
+        runtime.InvalidArgument, match=rf"{name} is a Tensor of shape \[4\]: expected"
+    ):
+        block_sparse_attention(*inputs(1, 8, 2), block_size=SIZE, **{name: freed})
+
+
 def test_bad_lengths_and_heads_are_invalid_arguments() -> None:
     with pytest.raises(runtime.InvalidArgument, match="T is 0"):
         block_sparse_attention(*inputs(1, 0, 2), block_size=SIZE)

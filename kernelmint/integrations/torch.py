@@ -29,6 +29,7 @@ import torch.nn.attention
 import runtime
 from codegen.core.manifest import Gradient
 from runtime import manifest, packs
+from runtime.errors import shown
 from runtime.front import Front, values_of
 
 NAME = "kernelmint"
@@ -619,7 +620,7 @@ def activate(otherwise: Otherwise = "pytorch") -> Changes:
         ValueError: `otherwise` is neither.
     """
     if otherwise not in ("pytorch", "error"):
-        raise ValueError(f"otherwise: got {otherwise!r}, expected 'pytorch' or 'error'")
+        raise ValueError(f"otherwise: got {shown(otherwise)}, expected 'pytorch' or 'error'")
     attention: Any = torch.nn.attention
     if not hasattr(attention, "restore_flash_attention_impl"):
         raise RuntimeError(
