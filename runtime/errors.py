@@ -33,7 +33,7 @@ class BuildError(RuntimeError):
 
 class _Repr(reprlib.Repr):
     def repr1(self, x: object, level: int) -> str:
-        if isinstance(x, torch.Tensor):  # its memory may be freed, or on a device that is busy
+        if isinstance(x, torch.Tensor):  # a tensor's memory may be freed, or on a busy device
             return f"a {type(x).__name__} of shape {list(x.shape)}"
         return super().repr1(x, level)
 

@@ -1,9 +1,9 @@
 """Openings of docstrings and comments, counted for each room.
 
-A function's docstring begins with one of VERBS; no other docstring and no comment begins with one
-of FILLERS. A ceiling is a room's count: it may only fall. To lower it, rewrite the openings that
-`python tests/test_english.py ROOM` prints, and write the new count here (without ROOM it prints
-every count).
+A function's docstring begins with one of VERBS; no other docstring and no comment, of Python or
+C++, begins with one of FILLERS. A ceiling is a room's count: it may only fall. To lower it, rewrite
+the openings that `python tests/test_english.py ROOM` prints, and write the new count here (without
+ROOM it prints every count).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[1]
+CPP = {".h", ".cuh", ".cpp", ".cu", ".mako"}
 FILLERS = {"what", "whether", "of", "its", "those", "that", "as", "which"}
 VERBS = frozenset(
     re.findall(
@@ -91,7 +92,7 @@ def _docstrings(tree: ast.Module, file: str) -> Iterator[Opening]:
             pending.append((child, is_public and not is_function and not str(name).startswith("_")))
 
 
-def _comments(tree: ast.Module, source: str, file: str) -> Iterator[Opening]:
+def _python_comments(tree: ast.Module, source: str, file: str) -> Iterator[Opening]:
     texts: dict[int, list[tuple[int, int]]] = {}  # columns within strings, by line
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr) or (
@@ -101,30 +102,39 @@ def _comments(tree: ast.Module, source: str, file: str) -> Iterator[Opening]:
                 begin = node.col_offset if line == node.lineno else 0
                 end = node.end_col_offset if line == node.end_lineno else sys.maxsize
                 texts.setdefault(line, []).append((begin, end))
+    return _comments("#", source, file, texts)
+
+
+def _comments(
+    mark: str, source: str, file: str, texts: dict[int, list[tuple[int, int]]] | None = None
+) -> Iterator[Opening]:
     goes_on = False
     for number, line in enumerate(source.splitlines(), 1):
-        found = re.search(r"(?:^|\s)# *(\w+)", line) if "#" in line else None
-        column = 0 if found is None else len(line[: found.start(1)].encode())
-        if found is None or any(a <= column < b for a, b in texts.get(number, ())):
+        word = re.search(rf"(?:^|\s){mark}\W*(\w+)", line) if mark in line else None
+        column = 0 if word is None else len(line[: word.start(1)].encode())
+        if word is None or any(a <= column < b for a, b in (texts or {}).get(number, ())):
             goes_on = False
             continue
-        if not goes_on and found[1].lower() in FILLERS:
-            yield Opening(f"{file}:{number}", "comments", line[found.start(1) :])
-        goes_on = line.lstrip().startswith("#")
+        if not goes_on and word[1].lower() in FILLERS:
+            yield Opening(f"{file}:{number}", "comments", line[word.start(1) :])
+        goes_on = line.lstrip().startswith(mark)
 
 
 @functools.cache
 def _openings() -> dict[str, list[Opening]]:
     rooms: dict[str, list[Opening]] = {room: [] for room in CEILINGS}
     for folder in sorted({room.partition("/")[0] for room in CEILINGS}):
-        for path in sorted((ROOT / folder).rglob("*.py")):
+        for path in sorted((ROOT / folder).rglob("*")):
             file = path.relative_to(ROOT).as_posix()
-            if path.name.startswith(("test_", "conftest")):
+            if path.suffix not in {".py", *CPP} or path.name.startswith(("test_", "conftest")):
                 continue
             room = max((room for room in CEILINGS if file.startswith(f"{room}/")), key=len)
             source = path.read_text(encoding="utf-8")
-            tree = ast.parse(source)
-            rooms[room] += [*_docstrings(tree, file), *_comments(tree, source, file)]
+            if path.suffix in CPP:
+                rooms[room] += _comments("//", source, file)
+            else:
+                tree = ast.parse(source)
+                rooms[room] += [*_docstrings(tree, file), *_python_comments(tree, source, file)]
     return rooms
 
 
@@ -156,8 +166,21 @@ def test_openings_become_fewer(room) -> None:
 )
 def test_an_opening_is_recognised(source, kinds) -> None:
     tree = ast.parse(source)
-    openings = [*_docstrings(tree, "f.py"), *_comments(tree, source, "f.py")]
+    openings = [*_docstrings(tree, "f.py"), *_python_comments(tree, source, "f.py")]
     assert [opening.kind for opening in openings] == kinds
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("int x;  // of a kernel\n", 1),
+        ("// What runs,\n// of all kernels\nint x;\n", 1),
+        ("// Kernels\n// of all\nint x;  // each row's\n", 0),
+        ('auto url = "https://of.example";\n', 0),
+    ],
+)
+def test_an_opening_of_a_comment_in_cpp_is_recognised(source, count) -> None:
+    assert len(list(_comments("//", source, "f.h"))) == count
 
 
 if __name__ == "__main__":

@@ -29,9 +29,9 @@ inline namespace KERNELMINT_ISA {
 // Where the queries and keys of a sequence are.
 struct Sequence {
   std::int64_t index;
-  std::int64_t entry, first_row, queries;  // of q: a batch entry, and from which row on
+  std::int64_t entry, first_row, queries;  // within q: a batch entry and its rows
   std::int64_t key_entry, first_key, keys;
-  std::int64_t own_key;  // that of the first query, counted from `first_key`
+  std::int64_t own_key;  // the first query's own key, counted from `first_key`
 };
 
 // The keys of a block that a row sees.
@@ -68,7 +68,7 @@ struct EqualLengths {
     return Causal ? larger(0, key - of.own_key) : 0;
   }
   std::int64_t end_query(const Sequence& of, std::int64_t) const { return of.queries; }
-  // Which keys of the block [first, first + count) a query sees.
+  // The keys of the block [first, first + count) that a query sees.
   KERNELMINT_ALWAYS_INLINE Seen seen(const Sequence& of, std::int64_t query, std::int64_t first,
                                      int count) const {
     if (!Causal) return {0, count};
@@ -376,14 +376,14 @@ class Backward {
   const Call call_;
   const typename Call::Args& args_;
   std::int64_t group_;       // query heads that share a key head
-  std::int64_t row_blocks_;  // of all rows of a batch entry
+  std::int64_t row_blocks_;  // row blocks of all rows of a batch entry
   int threads_;
   double work_ = 0;  // pairs of queries and keys of all units
   std::int64_t most_units_ = 0, most_sums_ = 0;
   float* row_sums_ = nullptr;  // D of each row, as lse lies
   float* sums_ = nullptr;
   Unit* units_ = nullptr;
-  std::int64_t* first_task_ = nullptr;  // of each unit in a step
+  std::int64_t* first_task_ = nullptr;  // the first task of each unit in a step
 };
 
 // Runs a call on the products that suit dtype and processor.

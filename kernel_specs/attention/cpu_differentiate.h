@@ -34,7 +34,7 @@ struct Differentiated {
   F32 p, ds;
 };
 
-// Those of the first `count` keys: 0 for the others.
+// The gradients at the first `count` keys; 0 at the other keys.
 KERNELMINT_ALWAYS_INLINE Differentiated seen_from_front(F32 p, F32 ds, int count) {
   if (count >= kLanes) return {p, ds};
   const I32 lane = lane_numbers();

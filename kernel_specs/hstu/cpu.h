@@ -48,7 +48,7 @@ KERNELMINT_ALWAYS_INLINE void add_scaled(float* to, float weight, const float* f
     store(to + i, cpu::fma(splat(weight), load(from + i), load(to + i)));
 }
 
-// What a score counts for in the selection: NaN and +inf are the greatest finite number.
+// The rank of a score in the selection: NaN and +inf are the greatest finite number.
 KERNELMINT_ALWAYS_INLINE float rank(float score) {
   constexpr float kGreatest = 0x1.fffffep127f;
   return score < kGreatest ? score : kGreatest;
@@ -262,7 +262,7 @@ class Attention {
       const float* u = p_.u.at(sequence.index, token, h);
       float* o = selected(h);
       for (int i = 0; i < L; i += kLanes) {
-        const F32 gate = load(u + i);  // of each branch: an infinite one makes NaN of two signs
+        const F32 gate = load(u + i);  // for both branches: an infinite gate makes NaN of two signs
         const F32 first = (load(compressed(h) + i) - splat(x.mean)) * splat(x.factor);
         const F32 second = (load(o + i) - splat(y.mean)) * splat(y.factor);
         store(o + i, first * gate + second * gate);

@@ -25,7 +25,7 @@ struct Rows {
   }
 };
 
-// Whether every row starts at a multiple of 16 bytes.
+// Returns whether every row starts at a multiple of 16 bytes.
 template <class T>
 KERNELMINT_HOST_DEVICE bool is_aligned(const Rows<T>& rows) {
   constexpr std::int64_t kElements = 16 / sizeof(T);
@@ -34,10 +34,10 @@ KERNELMINT_HOST_DEVICE bool is_aligned(const Rows<T>& rows) {
 }
 
 struct Sequence {
-  std::int64_t index;        // of the sequence
-  std::int64_t first;        // its first row, over all sequences
-  std::int64_t first_token;  // its first token as Rows::at counts them
-  std::int64_t first_block;  // of its blocks, over all sequences
+  std::int64_t index;        // the sequence's number
+  std::int64_t first;        // the sequence's first row, over all sequences
+  std::int64_t first_token;  // the sequence's first token as Rows::at counts tokens
+  std::int64_t first_block;  // the sequence's first block, over all sequences
   std::int64_t length;       // tokens
 };
 
@@ -66,7 +66,7 @@ struct Problem {
 // The points in which the modes differ (kernel_specs/hstu/block_sparse/semantics.py).
 enum class Mode { fixed, literal, interleaved };
 
-// That of a configuration; not every family has all of them.
+// The mode of a configuration; not every family has all modes.
 template <class Config>
 constexpr Mode mode_of() {
   using Modes = typename Config::mode_type;

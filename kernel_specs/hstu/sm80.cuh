@@ -81,9 +81,9 @@ void launch_by_tiles(Launches<TilesProblem<Shape>>& launches, const Problem& pro
                Shape::threads, sizeof(TileMemory<Shape>));
 }
 
-// What is asked of a device once.
+// The facts that a device is asked for once.
 struct Prepared {
-  bool can_wait = false;  // whether the machine code there can wait for the kernel ahead
+  bool can_wait = false;  // true if the machine code there can wait for the kernel ahead
   cudaError_t status = cudaSuccess;
 };
 

@@ -3,8 +3,8 @@
 
 namespace kernelmint::hstu {
 
-// What a score counts for in the selection: NaN and +inf are the greatest finite number (fminf
-// takes the other operand if one is NaN).
+// The rank of a score in the selection: NaN and +inf are the greatest finite number (fminf takes
+// the other operand if one is NaN).
 __device__ __forceinline__ float rank(float score) { return fminf(score, 0x1.fffffep127f); }
 
 // The best kCount blocks of one row, by score descending, then index ascending.

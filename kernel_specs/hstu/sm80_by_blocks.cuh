@@ -20,7 +20,7 @@
 namespace kernelmint::hstu {
 
 inline constexpr int kSortThreads = 512;
-inline constexpr int kMostBlocks = 4096;      // of one sequence: counted in shared memory
+inline constexpr int kMostBlocks = 4096;      // blocks of one sequence: counted in shared memory
 inline constexpr int kMostNormalised = 4096;  // heads * L
 
 // Thread blocks to make room for on a multiprocessor: as many as the registers allow without
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(8 * kMostNormalised / Shape::L)
   const int heads = static_cast<int>(problem.heads);
   const std::int64_t groups = ceil_div(problem.max_length, tokens);
   const Sequence sequence = problem.sequence(blockIdx.x / groups, Shape::block_size);
-  const int place = static_cast<int>(threadIdx.x) / 8;  // of the row among those of this block
+  const int place = static_cast<int>(threadIdx.x) / 8;  // the row's place in this thread block
   const int token = static_cast<int>(blockIdx.x % groups) * tokens + place / heads;
   const int head = place % heads, column = static_cast<int>(threadIdx.x) % 8 * 4;
   const bool inside = place < tokens * heads && token < sequence.length;

@@ -25,7 +25,7 @@
 
 namespace kernelmint::hstu {
 
-inline constexpr int kMostTileBlocks = 1024;  // of one sequence: counted in shared memory
+inline constexpr int kMostTileBlocks = 1024;  // blocks of one sequence: counted in shared memory
 
 template <class Shape>
 constexpr int kResidentTiles = 16 / Shape::warps;
@@ -135,7 +135,7 @@ class Arrival {
  public:
   __device__ Arrival(std::uint32_t* state, int heads) : state_(state), heads_(heads) {}
 
-  // Whether all heads are there. `left`: those that are not waiting any more.
+  // Returns whether all heads are there. `left`: the heads that are not waiting any more.
   __device__ __forceinline__ bool arrive(std::uint32_t& left) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -153,7 +153,7 @@ class Arrival {
     return agreed();
   }
 
-  // Whether the last one will do the work of `head`: not so if it came in the meantime.
+  // Returns whether the last head will do the work of `head`: not if it came in the meantime.
   __device__ __forceinline__ bool leave(int head) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -302,7 +302,7 @@ struct TilePasses {
   __device__ __forceinline__ float* result(int pass, int head) const {
     return problem.o.at(tile.sequence.index, tile.sequence.first_token + row(pass), head) + column;
   }
-  // Of another head's thread block, which has left: what it left behind.
+  // The sum left by another head's thread block, which has ended.
   __device__ __forceinline__ float* left_sum(int pass, int head) const {
     return tile_row(problem, tile, row(pass), head)->selected + column;
   }
@@ -312,7 +312,7 @@ struct TilePasses {
   __device__ __forceinline__ float2* own_sum(TileMemory<Shape>& memory, int pass, int i) const {
     return memory.selected(place(pass)) + (column + 32 * i) / 2;
   }
-  // Of a token's normalisers, which two lanes each have, that of the row.
+  // The row's normalisers, out of those of a token, of which two lanes hold two each.
   __device__ __forceinline__ float4 of_row(float4 normalisers, int pass) const {
     const int from = 2 * (4 * pass + lane / 8);
     return {__shfl_sync(~0u, normalisers.x, from), __shfl_sync(~0u, normalisers.y, from),
@@ -400,7 +400,7 @@ __device__ __forceinline__ bool all_heads_arrived(TileMemory<Shape>& memory,
   return !arrival.leave(tile.head);
 }
 
-// What normalises the tokens of a warp's rows: two lanes a token.
+// The normalisers of the tokens of a warp's rows: two lanes a token.
 template <class Shape>
 __device__ __forceinline__ float4 tile_normalisers(const TilePasses<Shape>& passes) {
   const Tile& tile = passes.tile;

@@ -49,8 +49,8 @@ __device__ __forceinline__ Moments moments(const Branches<L>& row) {
   return {x.x, x.y, y.x, y.y};
 }
 
-// What normalises a token: {mean, factor} of the compressed branch, then of the selected one, in
-// both lanes of a pair. `of_head(h)` gives the moments of head h. The selected branch comes `scale`
+// A token's normalisers: {mean, factor} of the compressed branch, then of the selected one, in both
+// lanes of a pair. `of_head(h)` gives the moments of head h. The selected branch comes `scale`
 // times as large as it is, which only epsilon can tell.
 template <int L, class OfHead>
 __device__ __forceinline__ float4 normaliser(int heads, float scale, OfHead of_head) {

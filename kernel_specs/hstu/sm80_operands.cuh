@@ -32,7 +32,7 @@ struct RowsInMemory {
 template <int A, int L>
 class PackedRows {
  public:
-  static constexpr int kKeys = 2 * A, kValues = 2 * L;  // of sixteen rows, in 16 bytes
+  static constexpr int kKeys = 2 * A, kValues = 2 * L;  // chunks of 16 bytes in sixteen rows
 
   __device__ __forceinline__ PackedRows(const uint4* keys, const uint4* values, int g, int t)
       : keys_(keys + 4 * g + t), values_(values + value_lane(g, t)) {}

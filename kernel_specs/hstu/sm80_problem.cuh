@@ -1,5 +1,5 @@
-// What the kernels of each schedule are given: the problem, and the target's workspace as it is
-// used, whose shapes are in sm80.yaml.
+// The arguments of each schedule's kernels: the problem, and the target's workspace as it is used,
+// whose shapes are in sm80.yaml.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,8 +14,8 @@ namespace kernelmint::hstu {
 
 enum class Schedule { blocks, tiles };
 
-// What the kernels need of a configuration, so that two families can share them. In all kernels
-// Config is what gives them their name.
+// The properties of a configuration that the kernels need, so that two families can share the
+// kernels. In all kernels Config is the type that names them.
 template <int kA, int kL, int kBlockSize, int kBlockCount, Mode kMode, Dot kDotPrecision,
           Schedule kSchedule, int kWarps>
 struct Shape {
@@ -30,10 +30,10 @@ struct Shape {
   static constexpr int threads = 32 * kWarps;
   static constexpr int tile = 16 * kWarps;  // queries of a thread block
   static constexpr int step = 16;           // blocks that a product takes at once
-  // Whether blocks are also laid out as right operands, ready to multiply with.
+  // True if blocks are also laid out as right operands, ready to multiply with.
   static constexpr bool packs = kSchedule == Schedule::tiles && kDotPrecision == Dot::bf16;
-  // Of the means, of what a block contributes to a query, and of the compressed branch: as exact as
-  // the products that they go into or come from.
+  // The type of the means, of a block's contribution to a query, and of the compressed branch: as
+  // exact as the products that they go into or come from.
   using Partial = std::conditional_t<kDotPrecision == Dot::bf16, bf16, float>;
 };
 
@@ -66,7 +66,7 @@ struct BlocksProblem : MeansProblem<Shape> {
 template <class Shape>
 struct TileRow {
   typename Shape::Partial compressed[Shape::L];
-  typename Shape::Partial own_block[Shape::L];  // what the query's own block contributes
+  typename Shape::Partial own_block[Shape::L];  // the contribution of the query's own block
   float selected[Shape::L];                     // all its blocks, if a head did not wait
 };
 

@@ -1,5 +1,5 @@
-// What both schedules of block-sparse attention begin with: the mean keys and values of the blocks,
-// and, for 16 queries a warp, the compressed branch and the lists of blocks.
+// The first steps of both schedules of block-sparse attention: the mean keys and values of the
+// blocks, and, for 16 queries a warp, the compressed branch and the lists of blocks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,7 +21,7 @@ inline constexpr int kPoolThreads = 128;
 template <class Shape>
 using PackedOf = PackedRows<Shape::A, Shape::L>;
 
-// Of a block: its keys, then its values, in 16 bytes.
+// A block's keys, then its values, in 16 bytes.
 template <class Shape>
 constexpr int kPackedBlock = Shape::block_size * (Shape::A + Shape::L) / 8;
 
@@ -129,16 +129,16 @@ __global__ void __launch_bounds__(kPoolThreads)
   }
 }
 
-// What 16 rows of a warp find out: the compressed branch, but for its gate, and the lists. Of the
-// four lanes of the rows g and g + 8, the even ones have the list of the first, the odd ones that
-// of the second.
+// The findings of a warp's 16 rows: the compressed branch, but for its gate, and the lists. Among
+// the four lanes of the rows g and g + 8, the even lanes have the first row's list, the odd lanes
+// the second row's.
 template <class Shape>
 struct RowScores {
   float out[Shape::L / 8][4] = {};
   Best<Shape::block_count> best;
 };
 
-// Which of its two rows' lists a lane has.
+// Returns which of its two rows' lists a lane has.
 __device__ __forceinline__ int listed_row(int t) { return t % 2; }
 
 // Scores the blocks for the rows `first` to `first` + 15 of a sequence, of which this lane has
@@ -264,8 +264,8 @@ __device__ __forceinline__ float2 compressed_gates(const Problem& problem, const
 }
 
 struct AttendOptions {
-  bool masked;    // whether keys after a row's own are left out
-  bool unrolled;  // whether the compiler may load a step's operands ahead
+  bool masked;    // true if keys after a row's own are left out
+  bool unrolled;  // true if the compiler may load a step's operands ahead
 };
 
 // out += A times what block c, whose operands are `block`, contributes to 16 rows.

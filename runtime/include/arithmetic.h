@@ -1,8 +1,8 @@
-// What a spec's expressions mean once they are C++: Python's arithmetic, or a NoValue if
-// Python has no value or one that 64 bits do not hold, on the way to the result too. Never another
-// value. A namespace of its own, so that no kernel picks these up by accident. (Nor <string> and
-// what includes it, which nvcc would take half a second to read, each of the times that it reads a
-// file.)
+// The meaning of a spec's expressions as C++: Python's arithmetic, or a NoValue if Python has no
+// value, or if the result or a step on the way to it does not fit in 64 bits. The result is never
+// another value. A namespace of its own keeps kernels from picking these up by accident. (<string>
+// and the headers that include it are absent: nvcc takes half a second to read them, each time that
+// it reads a file.)
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@
 
 namespace kernelmint::expression {
 
-// That an expression has no value, and why.
+// A report that an expression has no value, and the reason.
 class NoValue : public std::exception {
  public:
   explicit NoValue(const char* reason) { std::snprintf(reason_, sizeof(reason_), "%s", reason); }
@@ -111,7 +111,7 @@ constexpr std::int64_t power(std::int64_t a, std::int64_t n) {
   return result;
 }
 
-// Of two integers, or as min<double>.
+// The lesser of two integers, or as min<double>.
 template <class T = std::int64_t>
 constexpr T min(std::type_identity_t<T> a, std::type_identity_t<T> b) {
   return b < a ? b : a;

@@ -1,4 +1,4 @@
-// What is said of functions, in the words of each compiler.
+// Attributes of functions, in the words of each compiler.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -101,7 +101,7 @@ KERNELMINT_ALWAYS_INLINE void store(Float8<kMantissa>* to, F32 v) {
   const U32 magnitude = bits & 0x7fffffff;
   const U32 half = U32{} + ((1u << (T::kShift - 1)) - 1);
   const U32 normal = (magnitude - T::kRebias + half + ((magnitude >> T::kShift) & 1)) >> T::kShift;
-  const U32 unit = U32{} + T::kUnit;  // as in Float8's constructor
+  const U32 unit = U32{} + T::kUnit;  // the unit of Float8's constructor
   const U32 subnormal = bit_cast<U32>(bit_cast<F32>(magnitude) + bit_cast<F32>(unit)) - unit;
   const U32 beyond = magnitude > 0x7f800000 ? U32{} + 0x7f : U32{} + T::kBeyondRange;
   const U32 value = magnitude > T::kLastInRange   ? beyond

@@ -1,5 +1,5 @@
-// Which of a CPU kernel's instruction sets this processor runs: for the runtime, and for builds
-// that compile for this machine alone.
+// The instruction sets of CPU kernels that this processor runs: for the runtime, and for builds
+// that compile only for this machine.
 #pragma once
 
 #if defined(__x86_64__)

@@ -54,7 +54,7 @@ using F32 = Vector<float>;
 using I32 = Vector<std::int32_t>;
 using U32 = Vector<std::uint32_t>;
 using U16 = Vector<std::uint16_t>;
-using HalfU16 = Vector<std::uint16_t, kVectorBytes / 2>;  // as many elements as an F32 has
+using HalfU16 = Vector<std::uint16_t, kVectorBytes / 2>;  // the number of elements of an F32
 using QuarterU8 = Vector<std::uint8_t, kVectorBytes / 4>;
 inline constexpr int kLanes = kVectorBytes / 4;  // elements of an F32
 

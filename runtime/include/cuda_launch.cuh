@@ -43,13 +43,13 @@ struct CudaLaunch {
   Extents block;                   // threads of a block
   std::int64_t shared_memory = 0;  // dynamic, bytes of a block
   Extents cluster{};               // blocks of a cluster, from compute capability 9.0 on; 1: none
-  // Whether it may start before the kernel ahead of it on the stream has ended, from compute
-  // capability 9.0 on: it must then wait for it (ptx/dependent_launch.cuh).
+  // True if the kernel may start before the kernel ahead of it on the stream has ended, from
+  // compute capability 9.0 on: it must then wait for that kernel (ptx/dependent_launch.cuh).
   bool dependent = false;
 };
 
-// What CUDA does not take, whatever the kernel; null if it takes it. (Each extent is looked at
-// before products are, which then fit.)
+// The reason why CUDA does not take a launch, whatever the kernel; null if CUDA takes it. (Each
+// extent is looked at before products are, which then fit.)
 inline const char* why_invalid(const CudaLaunch& launch, std::int64_t max_shared_memory) {
   const auto& [grid, block, shared_memory, cluster, dependent] = launch;
   const auto within = [](const Extents& extents, std::int64_t x, std::int64_t y, std::int64_t z) {

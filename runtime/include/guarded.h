@@ -24,7 +24,7 @@ template <LaunchFunction kLaunch>
 LaunchResult guarded(const void* args, const LaunchContext& context) noexcept {
   try {
     return kLaunch(args, context);
-  } catch (const expression::NoValue& error) {  // of the expressions of a generated launch
+  } catch (const expression::NoValue& error) {  // thrown by the expressions of a generated launch
     return {message("the launch: %s", error.what())};
   } catch (const std::exception& error) {
     return {message("%s", error.what())};

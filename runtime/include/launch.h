@@ -1,4 +1,4 @@
-// What stands between the dispatch table and a kernel.
+// The interface between the dispatch table and a kernel.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace kernelmint {
 
-// What a spec's expressions may ask of the device that a call runs on.
+// The facts about a call's device that a spec's expressions may use.
 struct DeviceFacts {
   std::int64_t sm_count;           // multiprocessors; on the CPU, LaunchContext::num_threads
   std::int64_t max_shared_memory;  // bytes, the most a thread block may have; 0 on the CPU
@@ -42,15 +42,15 @@ struct LaunchContext {
 struct LaunchResult {
   const char* error = nullptr;
   const char* argument = nullptr;
-  std::int64_t index = -1;                      // which element of a tensor; -1: a scalar
-  std::int64_t value = 0, least = 0, most = 0;  // what it is, and what it may be
+  std::int64_t index = -1;                      // the element of a tensor; -1: a scalar
+  std::int64_t value = 0, least = 0, most = 0;  // the value, and its limits
 };
 
 // Instruction sets a translation unit may be compiled for. A CPU kernel is compiled once for each
 // that the compiler has, and the best one the processor has is chosen when the kernel is resolved.
 namespace isa {
 struct cuda {};
-struct baseline {};  // what the compiler targets by default: SSE2 on x86-64, NEON on aarch64
+struct baseline {};  // the compiler's default target: SSE2 on x86-64, NEON on aarch64
 struct avx2 {};      // + FMA and F16C (x86-64-v3)
 struct avx512 {};    // + F, BW, DQ, VL (x86-64-v4)
 struct amx {};       // + AVX512-BF16 and AMX-BF16 tiles (Sapphire Rapids)

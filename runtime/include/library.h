@@ -12,7 +12,7 @@ namespace kernelmint {
 // The layout of everything in this header, registry.h and launch.h.
 inline constexpr std::uint32_t kAbi = 4;
 
-// What a library may ask of the runtime.
+// The functions of the runtime that a library may call.
 struct Host {
   std::uint32_t abi;
   // Hands out [0, count) in chunks to up to `num_threads` threads, the caller's included, and
@@ -25,7 +25,7 @@ struct Host {
 struct LibraryEntry {
   std::uint32_t abi;      // kAbi of the library; the first member in every version
   const char* generated;  // the fingerprint of the family's generated files
-  const char* build;      // of all that the library is made of: pack.json's `fingerprint`
+  const char* build;      // the hash of all that the library is made of: pack.json's `fingerprint`
   const FamilyEntry* family;
 };
 

@@ -14,7 +14,7 @@ __device__ __forceinline__ void unroll(const F& f) {
   for (int i = 0; i < kCount; ++i) f(i);
 }
 
-// Of the four lanes that share a row, lane i gets the i-th value of each.
+// Transposes the values of the four lanes that share a row: lane i gets the i-th value of each.
 __device__ __forceinline__ void transpose_quad(std::uint32_t (&values)[4]) {
   unroll<2>([&](int level) {
     const int distance = 1 << level;
@@ -76,7 +76,7 @@ class RegisterTile {
     for_each([](float& value) { value = 0; });
   }
 
-  // What a product adds to: mma.sync m16n8 to 16 rows and 8 columns, ...
+  // The accumulator of a product: mma.sync m16n8 to 16 rows and 8 columns, ...
   __device__ __forceinline__ float (&accumulator(int row_tile, int column_group))[4] {
     return reinterpret_cast<float (&)[4]>(values_[row_tile][4 * column_group]);
   }

@@ -21,8 +21,8 @@ inline constexpr int kNumDtypes = KERNELMINT_DTYPES(KERNELMINT_ONE);
 
 enum class Role : std::uint8_t { input, output };
 
-// What a tensor's strides may be: any, but 1 in the last dimension; those of a contiguous tensor;
-// any.
+// The strides that a tensor may have: any, but 1 in the last dimension; those of a contiguous
+// tensor; any.
 enum class Strides : std::uint8_t { rows, contiguous, any };
 
 inline constexpr int kMaxRank = 8;
@@ -42,15 +42,15 @@ struct BoundTensor {
   const std::int64_t* strides;
 };
 
-// What an expression may name: the bound symbols (in the order of FamilyEntry::symbols), the
-// kernel's parameters (of KernelEntry::parameters), the scalars once their defaults are computed,
-// and, of an entry that `asks_device`, facts about the call's device.
+// The values that an expression may name: the bound symbols (in the order of FamilyEntry::symbols),
+// the kernel's parameters (of KernelEntry::parameters), the scalars once their defaults are
+// computed, and, of an entry that `asks_device`, facts about the call's device.
 struct Scope {
   const std::int64_t* symbols;
   const std::int64_t* parameters;
   const ScalarValue* scalars;
   const DeviceFacts* device;
-  // Of each optional tensor (others: unset), whether it was passed, or is an output asked for.
+  // For each optional tensor (others: unset), true if it was passed, or is an output asked for.
   const bool* present = nullptr;
   const BoundTensor* tensors = nullptr;  // in the spec's order; inputs alone are known
 };
@@ -67,8 +67,8 @@ using FloatExpression = Evaluated<double> (*)(const Scope& scope);
 
 struct Dim {
   std::int16_t symbol = -1;  // index of the symbol this extent binds or must equal; -1: `value`
-  IntExpression value = nullptr;  // what the extent must be, if it is an expression
-  const char* text;               // as the spec writes it: "Sq", "ceil_div(T, block)"
+  IntExpression value = nullptr;  // the extent's required value, if it is an expression
+  const char* text;               // the expression in the spec: "Sq", "ceil_div(T, block)"
 };
 
 struct TensorArgument {
@@ -95,7 +95,7 @@ struct ScalarArgument {
   FloatExpression default_floating = nullptr;  // set for an f32 or f64 with a default
   IntExpression default_integer = nullptr;     // set for an i32, i64 or boolean with a default
   const char* text = nullptr;  // the default as the spec writes it; null if required
-  // Of an enum, the texts that Python passes; ScalarValue::integer is the place of one.
+  // An enum's texts, which Python passes; ScalarValue::integer is the place of one.
   const char* const* values = nullptr;
   int num_values = 0;
 };
@@ -111,10 +111,10 @@ struct Requirement {
 // Scratch memory of a call.
 struct WorkspaceEntry {
   const char* name;
-  std::int16_t dtype_parameter = -1;  // as TensorArgument's
+  std::int16_t dtype_parameter = -1;  // the parameter that gives the dtype, or -1
   Dtype dtype = {};
   IntExpression elements;  // 0: the call needs none
-  const char* text;        // its shape and what it holds, as the spec says it
+  const char* text;        // the spec's words for the shape and the contents
   bool zeroed = false;     // the call finds zeros in it
 };
 
@@ -125,7 +125,7 @@ using BindWorkspace = void (*)(void* args, void* const* parts);
 // its Args. `records` is null if the caller asks for no trace.
 using BindTrace = void (*)(void* args, void* records, const std::int64_t* strides);
 
-// What a family's traced kernels write if they are asked to.
+// The records that a family's traced kernels write on request.
 struct TraceEntry {
   std::int16_t parameter;  // index of the bool parameter that says whether a kernel is traced
   TensorArgument records;  // the grid's extents, and last how many floats a record has

@@ -57,7 +57,7 @@ LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t 
   TensorMapKey<kOuter> key{.data = data, .inner = inner, .device = device};
   for (int i = 0; i < kOuter; ++i) {
     key.extents[i] = outer[i].extent;
-    // Of an extent of 1 the stride is never used, and may be anything.
+    // The stride of an extent of 1 is never used, and may be anything.
     key.strides[i] = outer[i].extent == 1 ? 16 / sizeof(Element) : outer[i].stride;
     key.boxes[i] = outer[i].box;
   }

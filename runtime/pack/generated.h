@@ -1,4 +1,4 @@
-// What generated/<family>/library.cpp and the build define for library.cpp.
+// The names that generated/<family>/library.cpp and the build define for library.cpp.
 #pragma once
 
 #include "registry.h"

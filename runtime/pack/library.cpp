@@ -1,5 +1,5 @@
-// What every pack's library holds beside its family's tables and kernels: its entry, and its way to
-// the runtime's threads.
+// The part of every pack's library beside its family's tables and kernels: its entry, and its way
+// to the runtime's threads.
 #include "library.h"
 
 #include <atomic>

@@ -9,7 +9,7 @@
 namespace kernelmint {
 namespace {
 
-constexpr std::size_t kMostKeys = 16;  // of threads' keys that are kept: usual are two
+constexpr std::size_t kMostKeys = 16;  // threads' dispatch keys that are kept: usual are two
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// What torch.ops calls of a family's operator in place of PyTorch's dispatcher.
+// The functions that torch.ops calls of a family's operator in place of PyTorch's dispatcher.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,8 +23,8 @@ class DirectCall {
         is_plain_(std::move(is_plain)),
         through_(std::move(through)) {}
 
-  // As Python calls an object: `arguments` is a tuple, `options` a dict or null. Null if a Python
-  // error is set.
+  // Calls the operator as Python calls an object: `arguments` is a tuple, `options` a dict or null.
+  // Returns null if a Python error is set.
   PyObject* operator()(PyObject* arguments, PyObject* options);
 
   nb::object through() const { return through_; }

@@ -12,7 +12,7 @@
 namespace kernelmint {
 namespace {
 
-constexpr std::int64_t kMaxElements = std::int64_t{1} << 50;  // of a workspace: sums fit 64 bits
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 50;  // a workspace's: sums fit in 64 bits
 
 // "x_offsets[3]: got 5, expected 9 to 12: ...": a value that a kernel did not accept.
 std::string rejected_text(const LaunchResult& result) {
@@ -43,9 +43,9 @@ class Profiled {
   nb::object span_;
 };
 
-// Of generated kernels' objects, once one is served.
+// The slots of generated kernels' objects, once one is served.
 const Attribute* native_slot = nullptr;
-Vectorcall python_call = nullptr;  // of a function of Python's, unless it is set to another
+Vectorcall python_call = nullptr;  // the call of a Python function, unless it is set to another
 
 }  // namespace
 
@@ -175,7 +175,7 @@ void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
   }
   int inner[kMaxRank];  // the dimensions, the last of which lies closest together
   std::iota(inner, inner + rank, 0);
-  if (likes_[index] >= 0) {  // as runtime/operators/definition.py
+  if (likes_[index] >= 0) {  // the order of runtime/operators/definition.py
     const std::int64_t* const like = call.tensors[likes_[index]].strides;
     std::stable_sort(inner, inner + rank, [&](int a, int b) {
       return like[a] != like[b] && (like[a] == 0 || (like[b] != 0 && like[a] > like[b]));

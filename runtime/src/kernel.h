@@ -55,19 +55,21 @@ class Kernel {
   // if the method takes something else.
   void serve(nb::object kernel);
 
-  // As call(), but launches `count` times: what a launch alone takes, for tools that measure.
+  // Calls the kernel as call() does, but launches `count` times: the time of a launch, for tools
+  // that measure.
   nb::object launch_times(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out,
                           int count);
 
-  // As run(), of a traced kernel that is asked for its trace. Returns what run() does, and the
-  // trace's records, [*grid, floats of a record] f32; what the kernel does not write is NaN.
+  // Runs a traced kernel as run() does, and asks for its trace. Returns run()'s result, and the
+  // trace's records, [*grid, floats of a record] f32; floats that the kernel does not write are
+  // NaN.
   nb::tuple trace(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
   const char* key() const { return entry_.key; }
   const char* family() const { return family_.name; }
 
  private:
-  friend class Selector;  // which has read a call's tensors
+  friend class Selector;  // the Selector reads a call's tensors
   struct Call;
 
   // The steps of a call, in order.
@@ -76,20 +78,20 @@ class Kernel {
   void bind_inputs(Call& call, PyObject* const* inputs);
   void set_default_scalars(Call& call) const;
   void find_facts(Call& call) const;
-  bool bind_outputs(Call& call);  // whether anything is written
+  bool bind_outputs(Call& call);  // false if nothing is written
   void launch(Call& call);
   void bind_workspace(Call& call, void* args);
   void allocate_trace(Call& call);
   void bind_trace(const Call& call, void* args) const;
 
-  // What a call passes, borrowed: inputs, scalars, requested and out, one after the other.
+  // A call's values, borrowed: inputs, scalars, requested and out, one after the other.
   using Values = std::array<PyObject*, kMaxTensors + kMaxScalars + 1>;
 
   Values values_of(nb::handle inputs, nb::handle scalars, nb::handle requested,
                    nb::handle out) const;
   nb::object perform(Call& call, const Values& values);
 
-  // What Python calls as the `__call__` of an object that is served.
+  // The function that Python calls as the `__call__` of an object that is served.
   static PyObject* take_call(PyObject* method, PyObject* const* arguments, std::size_t flags,
                              PyObject* names);
 
@@ -139,7 +141,7 @@ class Kernel {
   bool requires_scalars_ = false;
   bool has_optional_inputs_ = false;
   int num_inputs_ = 0, num_mutated_ = 0, num_outputs_ = 0;
-  std::uint8_t inputs_[kMaxTensors], mutated_[kMaxTensors], outputs_[kMaxTensors];  // which ones
+  std::uint8_t inputs_[kMaxTensors], mutated_[kMaxTensors], outputs_[kMaxTensors];  // indices
   int num_requested_ = 0;  // outputs that are optional
   Dtype dtypes_[kMaxTensors];
   std::int8_t likes_[kMaxTensors];        // the inputs as whose dimensions outputs' lie in memory

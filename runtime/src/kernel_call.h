@@ -1,4 +1,4 @@
-// What the steps of a call share: what it has found so far, and how messages show it.
+// The state that the steps of a call share, and how messages show it.
 #pragma once
 
 #include <bit>
@@ -15,8 +15,8 @@ namespace kernelmint {
 inline constexpr std::int64_t kNoStrides[kMaxRank] = {};
 inline constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
 
-// What a kernel sees of a tensor that was passed: null says that one is absent, and an empty one
-// may have no memory.
+// The address that a kernel sees of a tensor: null says that a tensor is absent, so an empty
+// tensor, which may have no memory, has another address.
 inline void* address_of(const TensorInfo& tensor) {
   alignas(256) static std::byte nothing[1];
   return tensor.data != nullptr ? tensor.data : nothing;
@@ -56,7 +56,7 @@ class Outputs {
   std::uint32_t held_ = 0;
 };
 
-// What one call has found so far; arrays are indexed as the family's tensors and scalars are.
+// The state of one call; arrays are indexed as the family's tensors and scalars are.
 struct Kernel::Call {
   Torch& torch = Torch::get();
   const bool is_grad_enabled = torch.grad_enabled();
@@ -68,13 +68,13 @@ struct Kernel::Call {
   ScalarValue scalars[kMaxScalars];
   bool is_default[kMaxScalars];
   DeviceFacts facts;          // known if an expression asks for them, and at the launch
-  bool present[kMaxTensors];  // of outputs, whether they are asked for; of inputs, passed
+  bool present[kMaxTensors];  // outputs that are asked for; inputs that are passed
   int num_wanted = 0;         // outputs that are asked for
   bool wants_all = false;     // returns the others too, as empty tensors
   Outputs owned;
   nb::object workspace, zeroed_workspace;
   bool are_inputs_read = false;            // by who chose the kernel
-  const DimensionOrder* orders = nullptr;  // of each tensor; null: as the kernel has them
+  const DimensionOrder* orders = nullptr;  // each tensor's; null: as the kernel has them
   bool is_launched = false;
   int num_launches = 1;
   bool wants_trace = false;

@@ -139,7 +139,7 @@ void Kernel::check_gradient(const Call& call, const TensorArgument& argument,
     throw ThroughOperator(wrong);
 }
 
-// As copy_ refuses it: autograd could not tell that its values changed.
+// Refuses a tensor as copy_ does: autograd could not tell that its values changed.
 void Kernel::check_writable(const Call& call, const TensorArgument& argument,
                             TensorInfo& tensor) const {
   tensor.is_inference = call.torch.is_inference(tensor.object);
@@ -286,7 +286,8 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
   check_apart(call, argument, index);
 }
 
-// What is written has no memory in common with the inputs, the outputs before it, or itself.
+// Checks that a written tensor has no memory in common with the inputs, the outputs before it, or
+// itself.
 void Kernel::check_apart(const Call& call, const TensorArgument& argument, int index) const {
   const TensorInfo& tensor = call.tensors[index];
   const int size = size_in_bytes(dtypes_[index]);

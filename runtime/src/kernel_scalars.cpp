@@ -6,7 +6,7 @@
 namespace kernelmint {
 namespace {
 
-// What `dtype` is called if it does not hold the value; else null.
+// The name of `dtype` if it does not hold the value; else null.
 const char* too_narrow_type(Dtype dtype, const ScalarValue& value) {
   using Float = std::numeric_limits<float>;
   using Int = std::numeric_limits<std::int32_t>;

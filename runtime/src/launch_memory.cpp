@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-std::mutex mutex;  // of what launches on the CPU keep, whose threads may ask at once
+std::mutex mutex;  // guards the memory that launches on the CPU keep: threads may ask at once
 
 }  // namespace
 

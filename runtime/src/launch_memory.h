@@ -1,4 +1,4 @@
-// What a launch asks LaunchContext::allocate for.
+// The memory that a launch asks LaunchContext::allocate for.
 #pragma once
 
 #include <nanobind/nanobind.h>

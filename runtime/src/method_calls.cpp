@@ -28,7 +28,7 @@ Signature::Signature(nb::handle method) {
 }
 
 const Signature& Signature::of(nb::handle method) {
-  static auto& kept = *new std::unordered_map<PyObject*, Signature>;  // as long as the process
+  static auto& kept = *new std::unordered_map<PyObject*, Signature>;  // for the whole process
   const nb::object code = method.attr("__code__");
   const auto found = kept.find(code.ptr());
   if (found != kept.end()) return found->second;

@@ -9,12 +9,12 @@ namespace kernelmint {
 
 namespace nb = nanobind;
 
-// What a method of Python's takes beside self.
+// The parameters of a Python method beside self.
 class Signature {
  public:
   explicit Signature(nb::handle method);  // a function without *args and **kwargs
 
-  // That of a method's code, which is kept: the methods of a family's kernels have it in common.
+  // The signature of a method's code, which is kept: the methods of a family's kernels share it.
   static const Signature& of(nb::handle method);
 
   int size() const { return static_cast<int>(names_.size()); }

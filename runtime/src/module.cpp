@@ -119,7 +119,7 @@ NB_MODULE(_native, module) {
                          nb::type_slots(DirectCall::slots))
       .def(nb::init<nb::object, nb::object, nb::object>(), "call"_a, "is_plain"_a, "through"_a)
       .def_prop_ro("through", &DirectCall::through)
-      .def("__copy__", [](nb::handle self) { return self; })  // as of PyTorch's function
+      .def("__copy__", [](nb::handle self) { return self; })  // like PyTorch's function
       .def("__deepcopy__", [](nb::handle self, nb::handle) { return self; }, "memo"_a);
   module.def(
       "thread_keys",

@@ -5,7 +5,7 @@
 namespace kernelmint {
 namespace {
 
-constexpr std::size_t kMostKeys = 16;  // of dispatch keys that are kept: those of a device are two
+constexpr std::size_t kMostKeys = 16;  // sets of dispatch keys that are kept: a device's are two
 
 PyObject* item(nb::handle tuple, std::size_t i) { return NB_TUPLE_GET_ITEM(tuple.ptr(), i); }
 
@@ -87,8 +87,8 @@ nb::object OperatorCall::call(nb::args arguments, nb::kwargs options) {
   return run(*nb::cast<Kernel*>(kernel), inputs, options);
 }
 
-// Whether the arguments are what the operator's schema says: no subclass of a type, no dimension
-// with a name, no argument that it lacks. (The kernel checks the rest.)
+// Returns whether the arguments fit the operator's schema: no subclass of a type, no dimension with
+// a name, no argument that the schema lacks. (The kernel checks the rest.)
 bool OperatorCall::takes(nb::handle inputs, nb::handle options) const {
   const Torch& torch = Torch::get();
   const auto is_tensor = [&](PyObject* value) {
@@ -115,7 +115,7 @@ bool OperatorCall::takes(nb::handle inputs, nb::handle options) const {
       takes_all(scalars_, is_scalar) &&
       (outputs_.size() != 0 ? takes_all(outputs_, is_tensor) : takes_all(flags_, is_flag));
   if (is_taken && num_found == PyDict_Size(options.ptr())) return true;
-  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // of a str that compares otherwise
+  if (PyErr_Occurred() != nullptr) throw nb::python_error();  // a str's comparison raised it
   return false;
 }
 

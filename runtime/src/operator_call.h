@@ -1,4 +1,4 @@
-// What PyTorch's dispatcher calls of a family's operator.
+// The functions that PyTorch's dispatcher calls of a family's operator.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -34,8 +34,9 @@ class OperatorCall {
   // `arguments`: the dispatch keys, unless it is below autograd, the kernel's key, and inputs.
   nb::object call(nb::args arguments, nb::kwargs options);
 
-  // Of a call that has not passed through the dispatcher: `arguments` are the kernel's key and
-  // inputs, `options` a dict, or null without any. Invalid if the dispatcher has to see it.
+  // Makes a call that has not passed through the dispatcher: `arguments` are the kernel's key and
+  // inputs, `options` a dict, or null without any. Returns an invalid object if the dispatcher has
+  // to see the call.
   nb::object call_directly(nb::handle arguments, nb::handle options);
 
  private:
@@ -52,7 +53,7 @@ class OperatorCall {
   std::string family_;
   std::size_t num_inputs_ = 0;
   nb::tuple scalars_, flags_, outputs_;
-  std::vector<std::uint64_t> plain_keys_;  // those of which a device's kernel is next
+  std::vector<std::uint64_t> plain_keys_;  // keys after which a device's kernel is next
 };
 
 }  // namespace kernelmint

@@ -1,4 +1,4 @@
-// Whether strided tensors share memory.
+// Tests of whether strided tensors share memory.
 #pragma once
 
 #include <cstdint>

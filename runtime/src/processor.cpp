@@ -16,7 +16,7 @@ std::string names(const std::vector<CpuIsa>& isas) {
   return result;
 }
 
-// What KERNELMINT_CPU_ISA says; null if it says nothing.
+// The value of KERNELMINT_CPU_ISA; null if it is unset.
 const char* named_isa() {
   const char* value = std::getenv("KERNELMINT_CPU_ISA");
   return value == nullptr || *value == '\0' ? nullptr : value;

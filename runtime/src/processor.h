@@ -1,4 +1,4 @@
-// Which of a CPU kernel's instruction sets is taken.
+// The choice among a CPU kernel's instruction sets.
 #pragma once
 
 #include <string>

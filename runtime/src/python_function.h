@@ -29,7 +29,7 @@ class Function {
 class Method {
  public:
   Method() = default;
-  Method(const nb::object& instance, const char* name);  // of the instance's type
+  Method(const nb::object& instance, const char* name);  // a method of the instance's type
   nb::object operator()(PyObject* self) const;
 
  private:

@@ -79,7 +79,7 @@ void Selector::forget() {
   kept_.clear();
 }
 
-// Whether the inputs are plain tensors; `key` says what counts of them.
+// Returns whether the inputs are plain tensors; `key` gets the properties that count.
 bool Selector::read(Kernel::Call& call, Key& key, nb::handle inputs) const {
   bool has_device = false;
   for (std::size_t n = 0; n < inputs_.size(); ++n) {
@@ -114,7 +114,7 @@ bool Selector::read(Kernel::Call& call, Key& key, nb::handle inputs) const {
   return has_device;
 }
 
-// Whether `value` is one that a key can hold.
+// Returns whether a key can hold `value`, and adds it.
 bool Selector::add(Key& key, PyObject* value) {
   if (key.size + 2 > Key::kMost) return false;
   const auto put = [&](Kind kind, std::int64_t content) {
@@ -132,7 +132,7 @@ bool Selector::add(Key& key, PyObject* value) {
   if (PyFloat_CheckExact(value))
     return put(Kind::number, std::bit_cast<std::int64_t>(PyFloat_AsDouble(value)));
   if (!PyUnicode_CheckExact(value)) return false;
-  // Of equal texts the first, which is kept: its address tells it from others.
+  // The first of equal texts is kept: its address tells it from others.
   PyObject* first = PyDict_GetItemWithError(texts_.ptr(), value);
   if (first == nullptr) {
     if (texts_.size() >= kMostKept) return false;
@@ -168,7 +168,7 @@ nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple request
   for (std::size_t i = 0; i < flags.size(); ++i)
     if (!add(key, NB_TUPLE_GET_ITEM(flags.ptr(), i))) return otherwise();
   const auto at = kept_.find(key);
-  const Found found =  // which is kept, whatever others forget meanwhile
+  const Found found =  // a copy, which stays whatever others forget meanwhile
       at != kept_.end() ? at->second
                         : keep(key, find_(inputs, scalars, requested, flags, permuted));
   try {
@@ -176,7 +176,7 @@ nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple request
   } catch (const ThroughOperator&) {
     return otherwise();
   } catch (const InvalidArgument&) {
-    // What is wrong is said of the arguments as the kernel takes them.
+    // The message speaks of the arguments as the kernel takes them.
     if (!permuted || call.is_launched) throw;
     return otherwise();
   }

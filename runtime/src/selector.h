@@ -13,8 +13,8 @@
 
 namespace kernelmint {
 
-// What a choice depends on, of a call of one family: the device, dtypes, extents, scalars and
-// flags. Each distinct answer is a key, under which the kernel is kept that was chosen for it.
+// The properties of a call of one family that its kernel depends on: the device, dtypes, extents,
+// scalars and flags. Each distinct answer is a key, under which the chosen kernel is kept.
 class Selector {
  public:
   // The functions are called

@@ -128,7 +128,8 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   empty_ = module_.attr("empty");
   empty_strided_ = module_.attr("empty_strided");
   zeros_ = module_.attr("zeros");
-  // What torch.autograd.graph.increment_version calls with several tensors, if it takes them.
+  // The function that torch.autograd.graph.increment_version calls with several tensors, if it
+  // takes them.
   increment_version_ = nb::getattr(internals, "_increment_version", nb::none());
   try {
     increment_version_(nb::make_tuple(tensor));

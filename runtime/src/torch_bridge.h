@@ -64,18 +64,18 @@ class Torch {
   // with a dispatch of its own.
   void read(PyObject* object, const char* argument, TensorInfo& info);
 
-  // Whether a mode of PyTorch's is active that must see each operator: a dispatch mode (make_fx's,
-  // FakeTensorMode, …), a function mode (make_fx before autograd pushes one), torch.jit.trace, or
-  // forward-mode differentiation.
+  // Returns whether a mode of PyTorch's is active that must see each operator: a dispatch mode
+  // (make_fx's, FakeTensorMode, …), a function mode (make_fx before autograd pushes one),
+  // torch.jit.trace, or forward-mode differentiation.
   bool is_intercepted();
   bool has_function_mode();
   bool is_forward_differentiated();
 
-  // Whether it is not an instance of a subclass that may do otherwise than tensors do.
+  // Returns false for an instance of a subclass that may behave differently from tensors.
   bool is_plain(PyObject* object) const {
     return Py_TYPE(object) == tensor_type_ || Py_TYPE(object) == parameter_type_;
   }
-  // Whether its dimensions have names, for which PyTorch refuses operators.
+  // Returns whether a tensor's dimensions have names, for which PyTorch refuses operators.
   bool has_names(PyObject* tensor) const;
   bool is_tensor(PyObject* object) const { return PyObject_TypeCheck(object, tensor_type_) != 0; }
   bool grad_enabled();

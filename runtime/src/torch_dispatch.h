@@ -1,4 +1,5 @@
-// What PyTorch's dispatcher keeps of a thread, which decides whether a call must pass through it.
+// The state of a thread in PyTorch's dispatcher, which decides whether a call must pass through the
+// dispatcher.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +18,12 @@ class TorchDispatch {
 
   static const TorchDispatch& get();  // after torch is imported
 
-  // Of the calling thread, as libc10 holds them (c10::impl::raw_local_dispatch_key_set); none if
-  // this PyTorch's has no such variable, or its libraries do not say who observes calls.
+  // The calling thread's keys, as libc10 holds them (c10::impl::raw_local_dispatch_key_set); none
+  // if this PyTorch has no such variable, or its libraries do not say who observes calls.
   std::optional<Keys> keys() const;
 
-  // Whether somebody is told of each call of an operator, such as a profiler or a function mode.
+  // Returns whether an observer sees each call of an operator, such as a profiler or a function
+  // mode.
   bool is_observed() const;
 
  private:

@@ -62,7 +62,8 @@ nb::object TorchMemory::empty_strided(const std::int64_t* shape, const std::int6
   // no elements has no memory, and a host's is asked for as fast as the lock is given and taken.
   const bool has_elements = std::find(shape, shape + rank, 0) == shape + rank;
   if (!(is_cuda && has_elements ? make_unlocked() : make())) return {};
-  // What wraps a handle copies it, whatever its name says: it is deleted here in any case.
+  // The wrapper of a handle copies it, whatever the wrapper's name says: the handle is deleted here
+  // in any case.
   const auto capsule = nb::steal(PyCapsule_New(made, nullptr, nullptr));
   PyObject* const arguments[] = {capsule.ptr()};
   auto tensor = nb::steal(

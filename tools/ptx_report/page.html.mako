@@ -143,7 +143,7 @@ const RIGHT = name => NUMBERS.has(name) && name !== "occupancy";
 
 const state = {sort: null, down: true, cell: null};
 const value = (row, name) => row.p[name] !== undefined ? row.p[name] : row[name];
-const ABSENT = "–"; // of an axis, for rows that have no such value
+const ABSENT = "–"; // an axis's place for rows that have no such value
 const axis = (row, name) => show("", value(row, name)) || ABSENT;
 const show = (name, x) => x === undefined ? "" : typeof x === "number" ? (name === "ms" ? x.toFixed(0) : x.toLocaleString("en")) : String(x);
 const byValue = (a, b) => typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", {numeric: true});

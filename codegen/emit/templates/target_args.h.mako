@@ -12,7 +12,7 @@ namespace kernelmint::cpu {}
 namespace kernelmint::${target.family}::${target.name} {
 % if target.name == "cpu":
 
-using namespace kernelmint::cpu;  // which this one hides in kernelmint::${target.family}
+using namespace kernelmint::cpu;  // kernelmint::${target.family} hides the names of kernelmint::cpu
 % endif
 
 // Scratch memory of a call; a pointer is null if the call needs nothing behind it.

@@ -6,11 +6,11 @@
 
 namespace kernelmint::${family} {
 
-// Whether a configuration is traced.
+// True if a configuration is traced.
 template <class Config>
 concept Traced = Config::${trace.parameter};
 
-// What a traced kernel writes for each of [${grid}].
+// The record that a traced kernel writes for each of [${grid}].
 template <class Config>
 struct TraceRecord {
 % for declaration, comment in record:
@@ -21,7 +21,7 @@ struct TraceRecord {
 // The arguments of a traced kernel; trace.data is null if the caller asks for no trace.
 template <class Args>
 struct TracedArgs : Args {
-  TensorView<${len(trace.grid)}> trace;  // of TraceRecord
+  TensorView<${len(trace.grid)}> trace;  // TraceRecords
 };
 
 }  // namespace kernelmint::${family}

@@ -44,7 +44,7 @@ class ${class_name} {
   }
 
   const Args& args_;
-  std::int64_t segments_;  // of a row
+  std::int64_t segments_;  // each row's
 };
 
 }  // namespace KERNELMINT_ISA

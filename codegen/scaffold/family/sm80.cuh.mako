@@ -12,7 +12,7 @@ template <class Config>
 __global__ void __launch_bounds__(Config::threads)
     ${family}_sm80(const typename Config::Args args) {
   using T = typename Config::dtype;
-  const std::int64_t tiles = ceil_div(args.N, Config::tile);  // of a row
+  const std::int64_t tiles = ceil_div(args.N, Config::tile);  // each row's
   const std::int64_t row = blockIdx.x / tiles;
   const std::int64_t first = blockIdx.x % tiles * Config::tile;
   const T* x = args.x.template at<const T>(row);

@@ -96,8 +96,8 @@ Problem<typename Config::Args> describe(const typename Config::Args& args,
       .group = static_cast<int>(args.H / args.Hk),
       .offset = static_cast<int>(args.Sk - args.Sq),
       .scale_log2 = args.scale * 1.4426950408889634f};
-  // As many heads as have their tiles at work at one time: their Q, dO and dQ stay in L2. More than
-  // eight, of short sequences, are slower: 0.98 at 1,024 tokens.
+  // The number of heads whose tiles are at work at one time: their Q, dO and dQ stay in L2. More
+  // than eight, of short sequences, are slower: 0.98 at 1,024 tokens.
   const std::int64_t key_blocks = std::max(problem.key_blocks, 1), heads = args.B * args.Hk;
   const std::int64_t places = context.facts.sm_count * resident_blocks;
   const std::int64_t at_work = (places + key_blocks / 2) / key_blocks;

@@ -11,8 +11,8 @@ struct Problem {
   using Args = Arguments;
 
   Args args;
-  // Of each row of scores, [B, H, query_blocks * B_r]: the log-sum-exp as a power of two, infinite
-  // for a row without keys and for one past the last query; and D, the sum of dO O.
+  // For each row of scores, [B, H, query_blocks * B_r]: the log-sum-exp as a power of two, infinite
+  // for a row without keys and for a row past the last query; and D, the sum of dO O.
   float *log_sums, *deltas;
   // dQ without its scale, [B, H, query_blocks], each B_r * d_head floats in the order in which the
   // target's threads hold them.
@@ -46,11 +46,11 @@ struct Tile {
   int first_block, blocks;
 };
 
-// Whether blocks of keys go through the queries that see them from the first on, those of the
-// mask's diagonal, and the last keys come before the first ones: so each comes to a block of
-// queries a step after the block of keys before it, which is its turn if dQ has to be the same each
-// time. Else all go from the last queries to the first ones, and the first keys, which have the
-// most queries, are begun first.
+// True if blocks of keys go through the queries that see them from the first query on, which is on
+// the mask's diagonal, and the last keys come before the first keys. Each block of keys then comes
+// to a block of queries a step after the block of keys before it: if dQ has to be the same each
+// time, this is its turn. Otherwise all blocks go from the last queries to the first queries, and
+// the first keys, which have the most queries, begin first.
 template <class Config>
 inline constexpr bool kFromDiagonal = Config::causal && Config::deterministic;
 

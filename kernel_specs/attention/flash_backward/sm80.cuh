@@ -40,8 +40,8 @@ class Backward {
   static constexpr int kChunks = Parts::kQueries / kAtOnce;
   static_assert(kSharers == 1 || kChunks == 1, "what others share is kept until they have it");
   static constexpr int kKeyTiles = Parts::kKeys / 16;
-  static constexpr int kSlices = kAtOnce / 16;  // of the reduction over queries
-  static constexpr int kGroups = kAtOnce / 8;   // of queries: accumulators of S along a row
+  static constexpr int kSlices = kAtOnce / 16;  // slices of the reduction over queries
+  static constexpr int kGroups = kAtOnce / 8;   // groups of queries: accumulators of S along a row
   static constexpr int kUnits = kKeyTiles * kGroups;
   static constexpr int kHeadTiles = Config::d_head / 16;
   static constexpr int kColumnTiles = Parts::kColumns / 16;
@@ -49,7 +49,7 @@ class Backward {
   using Scores = RegisterTile<Parts::kKeys, kAtOnce>;
   using KeyGradients = RegisterTile<Parts::kKeys, Parts::kColumns>;
   using QueryGradients = QueryGradientTile<Config>;
-  using Fragments = Slice<kKeyTiles>[kSlices];  // of P or dS: left operands
+  using Fragments = Slice<kKeyTiles>[kSlices];  // fragments of P or dS: left operands
 
  public:
   __device__ Backward(const ProblemOfArgs& problem, std::uint32_t shared)
@@ -69,7 +69,7 @@ class Backward {
     if (tile_.blocks > 0) {
       request_keys(problem_.args.k, Shared::kKeys);
       request_keys(problem_.args.v, Shared::kValues);
-      ptx::wait_for_kernel_ahead();  // which makes the sums of rows
+      ptx::wait_for_kernel_ahead();  // the kernel ahead makes the sums of rows
       request_queries(Position{}, 0);
       request_gradients(Position{}, 0);
       ptx::cp_async_wait_all();
@@ -368,7 +368,7 @@ class Backward {
   __device__ __forceinline__ void request_gradients(const Position& at, int i) const {
     request_rows<Gradients>(problem_.args.dout, problem_.deltas, at, i);
   }
-  // Those of step `i`, which is at `at`.
+  // The queries of step `i`, which is at `at`.
   template <class Ring>
   __device__ __forceinline__ void request_rows(const ConstTensorView<4>& tensor, const float* sums,
                                                const Position& at, int i) const {

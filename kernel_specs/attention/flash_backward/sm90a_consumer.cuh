@@ -31,8 +31,8 @@ class Consumer {
   static constexpr int kScores = Config::B_r / 2;         // registers of S, or of dP
   static constexpr int kSlices = Config::B_r / 16;        // products of dV, or of dK
   static constexpr int kColumns = Config::d_head / 2;     // registers of dV, or of dK
-  static constexpr int kPart = Shared::kPartQueries / 2;  // of a part of dQ
-  // Whether what belongs to a step's queries is read before it is needed: registers are few.
+  static constexpr int kPart = Shared::kPartQueries / 2;  // columns of a part of dQ
+  // True if the values of a step's queries are read before they are needed: registers are few.
   static constexpr bool kEarly = Config::B_r <= 80;
   using Fragments = std::uint32_t[kSlices][4];
   using ScoreProduct = ptx::Wgmma<Element, Config::B_r>;
@@ -239,7 +239,7 @@ class Consumer {
     const std::int64_t first = std::int64_t{tile.key_block} * Config::B_c + warpgroup_ * 64 + key;
     Element* const to = tensor.template as<Element>() + tile.batch * tensor.stride[0] +
                         first * tensor.stride[1] + tile.kv_head * tensor.stride[2] + lane % 4 * 8;
-    unroll<kColumns / 8>([&](int c) {  // of 32 columns one of the lane's rows
+    unroll<kColumns / 8>([&](int c) {  // one of the lane's rows, of 32 columns
       std::uint32_t values[4];
       unroll<4>([&](int i) {
         const int e = (c / 2 * 4 + i) * 4 + c % 2 * 2;
@@ -292,7 +292,7 @@ class Consumer {
   int first_key_;  // counted from the first query of the tile that sees as many, under the mask
   float dk_[kColumns], dv_[kColumns];
   float scores_[kScores], products_[kScores];  // S, then P; dP, then dS
-  Fragments probabilities_, score_gradients_;  // of 64 keys by 16 queries
+  Fragments probabilities_, score_gradients_;  // 64 keys by 16 queries
 };
 
 }  // namespace kernelmint::flash_backward::sm90a

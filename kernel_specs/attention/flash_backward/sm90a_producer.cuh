@@ -33,7 +33,7 @@ class Producer {
     if (tile.blocks * problem_.group == 0) return;
     load_keys(tile, problem_.k, shared_.keys(), shared_.keys_full());
     load_keys(tile, problem_.v, shared_.values(), shared_.values_full());
-    ptx::wait_for_kernel_ahead();  // which makes the sums of rows
+    ptx::wait_for_kernel_ahead();  // the kernel ahead makes the sums of rows
     batch_ = tile.batch;
     int i = 0;
 #pragma unroll 1
@@ -132,7 +132,7 @@ class QueryGradientWriter {
  private:
   __device__ __forceinline__ static bool is_one() { return ptx::reread_thread_index() % 32 == 0; }
 
-  // Whether this step stores, or what its counter must have come to before it adds.
+  // Decides whether this step stores, or which value its counter must reach before the step adds.
   __device__ __forceinline__ void take_turn(const Tile& tile, int n, int block, int index, int i) {
     if constexpr (Config::deterministic) {
       before_ = blocks_before<Config>(problem_, tile, block);
@@ -175,7 +175,7 @@ class QueryGradientWriter {
   const Shared shared_;
   float* to_;
   unsigned* counter_;
-  unsigned before_, seen_;  // what the counter must come to, and what it was
+  unsigned before_, seen_;  // the value that the counter must reach, and its last value
   bool stores_;
 };
 

@@ -7,7 +7,7 @@
 
 namespace kernelmint::flash_backward::sm90a {
 
-inline constexpr int kPanelRowBytes = 128;  // of 64 columns
+inline constexpr int kPanelRowBytes = 128;  // 64 columns
 inline constexpr int kReaders = 8;          // the warps that compute
 
 // The map of shared memory. K, V, Q, dO and dS lie in panels of 64 columns, all rows of one after
@@ -18,8 +18,8 @@ class SharedMemory {
   static constexpr int kPanels = Config::d_head / 64;
 
  public:
-  static constexpr int kKeyPanelBytes = Config::B_c * kPanelRowBytes;    // of K or V
-  static constexpr int kQueryPanelBytes = Config::B_r * kPanelRowBytes;  // of Q, dO or dS
+  static constexpr int kKeyPanelBytes = Config::B_c * kPanelRowBytes;    // a panel of K or V
+  static constexpr int kQueryPanelBytes = Config::B_r * kPanelRowBytes;  // a panel of Q, dO or dS
   static constexpr int kKeysBytes = kPanels * kKeyPanelBytes;
   static constexpr int kQueriesBytes = kPanels * kQueryPanelBytes;
   static constexpr int kSumsBytes = 2 * kQueryPanelBytes;

@@ -39,7 +39,8 @@ class Decode {
 
   std::int64_t heads() const { return args_.B * args_.Hk; }
   std::int64_t tasks() const { return heads() * parts_; }
-  // Of all parts, of each row its output, maximum and sum; and the queries that a worker is at.
+  // The bytes of all parts: each row's output, maximum and sum; and the queries that a worker is
+  // at.
   std::size_t bytes() const {
     const std::int64_t floats = workers_ * query_width_ + tasks() * (width_ + 2);
     return static_cast<std::size_t>(floats * rows_) * sizeof(float);
@@ -115,11 +116,11 @@ class Decode {
   }
 
  private:
-  static constexpr std::int64_t kLeastKeys = 256, kMostParts = 128;  // of a part, of a head
+  static constexpr std::int64_t kLeastKeys = 256, kMostParts = 128;  // keys a part, parts a head
 
   struct Keys {
     std::int64_t length, first;  // all from `first` on are seen by some query
-    std::int64_t each;           // of a part
+    std::int64_t each;           // keys of a part
 
     std::int64_t parts() const { return ceil_div(length - first, each); }
   };
@@ -264,7 +265,7 @@ class Decode {
   template <int kRows>
   KERNELMINT_ALWAYS_INLINE void multiply_keys(const Block& block, const float* queries,
                                               float (&scores)[kRows][kKeys]) const {
-    // As many rows of keys together as there are registers for their addresses.
+    // The rows of keys at one time: there is a register for the address of each row.
     constexpr int kKeysAtOnce = kLanes / kRows, kTogether = kKeysAtOnce < 8 ? kKeysAtOnce : 8;
     const std::int64_t whole = args_.D / kLanes * kLanes;
     for (int key = 0; key < block.count; key += kKeysAtOnce) {
@@ -343,8 +344,8 @@ class Decode {
 
   const Args& args_;
   const std::int64_t workers_, rows_, group_;
-  const std::int64_t query_width_, width_;  // of a row in f32: whole vectors
-  std::int64_t parts_ = 0;                  // of a head, at most
+  const std::int64_t query_width_, width_;  // the width of a row in f32: whole vectors
+  std::int64_t parts_ = 0;                  // parts of a head, at most
   float* queries_ = nullptr;                // [workers][rows][query_width]
   float* parts_of_rows_ = nullptr;          // [heads][parts][rows][width + 2]
 };

@@ -33,7 +33,7 @@ namespace kernelmint::flash_decode::sm80 {
 inline constexpr float kLog2E = 1.4426950408889634f;
 inline constexpr float kLn2 = 0.6931471805599453f;
 
-// What the blocks of a cluster pass to each other of a head's rows, in the shared memory of each.
+// A head's rows, which the blocks of a cluster pass to each other in the shared memory of each.
 template <int kD>
 struct Exchange {
   static constexpr int kBlocks = 1 << kMostClusterBits;
@@ -54,7 +54,7 @@ class Decode {
   static constexpr int kD = Config::d_head, kKeys = Config::B_c, kWarps = Config::n_warps;
   static constexpr int kThreads = Config::threads, kStages = Config::stages;
   static constexpr int kRowBytes = 2 * kD, kTileBytes = kKeys * kRowBytes;
-  static constexpr int kChunks = kD / 8;  // of 16 bytes, of a row
+  static constexpr int kChunks = kD / 8;  // chunks of 16 bytes in a row
   static constexpr int kRowsAtOnce = kThreads / kChunks;
   static constexpr int kSlices = kD / 16, kHalfRows = kBlockRows / 2;
   static constexpr int kWeights =
@@ -107,13 +107,15 @@ class Decode {
     }
   }
 
-  // Of a launch whose clusters take a head each: this block has an even share of its steps.
+  // Runs a launch whose clusters take a head each: this block has an even share of the head's
+  // steps.
   __device__ void run_in_cluster() {
     const Cursor at = first_in_cluster<Config>(problem_);
     Cursor ahead = at;
     const auto request_next = [&](int stage) {
-      // As chunk() has it, but not as a sum of what all threads have and what each has: of such an
-      // address nvcc 13.0 takes a part from a register that nothing writes (docs/decoding.md).
+      // The first chunk, as chunk() computes it, but not as a sum of a part that all threads share
+      // and a part of each thread: nvcc 13.0 takes a part of such an address from a register that
+      // nothing writes (docs/decoding.md).
       const std::uint32_t first =
           (stage_at(stage) + own_row() * kRowBytes) ^ ((own_column() ^ (own_row() & 7)) << 4);
       if (ahead.units_left > 0)
@@ -159,7 +161,7 @@ class Decode {
     __device__ int slot(int part) const { return first_slot + part * step + (part == 0 && skips); }
   };
 
-  // What a thread block is at; its threads keep no copy, since registers are short.
+  // A thread block's place in its work; its threads keep no copy, since registers are short.
   struct Plan {
     Cursor at;
     Parts parts;
@@ -220,7 +222,7 @@ class Decode {
 
   __device__ std::uint32_t stage_at(int stage) const { return tiles_ + stage * 2 * kTileBytes; }
 
-  // Of each row of a step, kRowsAtOnce apart, a thread copies one chunk.
+  // A thread copies one chunk of each row of a step; its rows are kRowsAtOnce apart.
   __device__ static int own_row() { return static_cast<int>(threadIdx.x) / kChunks; }
   __device__ static int own_column() { return static_cast<int>(threadIdx.x) % kChunks; }
 
@@ -307,7 +309,7 @@ class Decode {
     }
   }
 
-  // Of a head: what each row sees.
+  // Begins a head: the keys that each row sees.
   __device__ __forceinline__ void prologue(const Cursor& at) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -469,7 +471,7 @@ class Decode {
     }
   }
 
-  // Of a head: combines the warps, eight rows at a time. `keep(row, column, total, greatest, sum)`
+  // Combines the warps of a head, eight rows at a time. `keep(row, column, total, greatest, sum)`
   // takes four columns of a row.
   template <class Keep>
   __device__ __forceinline__ void combine_warps(int rows, Keep keep) {
@@ -515,7 +517,7 @@ class Decode {
     }
   }
 
-  // Of a head: writes its rows, or this block's part of them.
+  // Writes a head's rows, or this block's part of them.
   __device__ void epilogue(const Cursor& at, const Parts& parts) {
     const int rows = min(problem_.rows - at.row_block * kBlockRows, kBlockRows);
     const int kept_rows = min(problem_.rows, kBlockRows);
@@ -570,7 +572,8 @@ class Decode {
     }
   }
 
-  // Whether all other parts are there. The ticket is then as it was before them.
+  // Returns whether all other parts are there. The ticket then has the value that it had before
+  // them.
   __device__ bool is_last(const Parts& parts) {
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -597,7 +600,7 @@ class Decode {
       return __ldcg(reinterpret_cast<const float4*>(
           problem_.outputs + (std::int64_t{parts.slot(part)} * kept_rows + row) * kD + column));
     };
-    // What the thread begins with is on its way while the weights are made.
+    // The thread's first loads are on their way while the weights are made.
     constexpr int kAhead = 16;
     float4 ahead[kAhead];
     const int first_row = min(thread / (kD / 4), rows - 1), first_column = thread % (kD / 4) * 4;
@@ -736,7 +739,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
             .value = args.B,
             .least = 1,
             .most = kMostListed / kMostUnits / heads};
-  // As many shares for each head, or heads for each share, if nearly all thread blocks have one.
+  // The number of shares for each head, or of heads for each share, if nearly all thread blocks
+  // have work.
   const auto whole_heads = [&](std::int64_t shares) {
     std::int64_t even = shares / all_heads * all_heads;
     if (shares < all_heads) even = ceil_div(all_heads, ceil_div(all_heads, shares));
@@ -785,7 +789,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
     if (!args.batch_invariant && make_clusters<Config>(problem, args.B, is_alike, how, resident))
       return launch_cuda<kInClusters>(how, context, problem);
   }
-  // As many parts as there can be: by units, or by thread blocks, two of each.
+  // The greatest possible number of parts: by units, or by thread blocks, two of each.
   const std::int64_t parts = args.batch_invariant
                                  ? all_heads * std::min<std::int64_t>(steps, kMostUnits)
                                  : 2 * thread_blocks;

@@ -14,18 +14,18 @@
 
 namespace kernelmint::flash_decode::sm80 {
 
-inline constexpr int kBlockRows = 16;      // of an mma: queries of heads that share keys
+inline constexpr int kBlockRows = 16;      // rows of an mma: queries of heads that share keys
 inline constexpr int kFarthest = 1 << 30;  // a window without an end; positions are below
 inline constexpr int kMostThreadBlocks = 1024;
 inline constexpr int kMostClusterBits = 3;       // every device with clusters takes 8 thread blocks
-inline constexpr int kMostUnits = 32;            // of a head, if results do not depend on the batch
+inline constexpr int kMostUnits = 32;            // a head's, if results do not depend on the batch
 inline constexpr unsigned kMostAlike = 1 << 20;  // units that the host makes the list of
 inline constexpr unsigned kMostListed = 1 << 22;  // units in all: times a share, they are 32 bits
 
-// What is to be seen of a cache.
+// The keys of a cache that some query sees.
 struct Keys {
   int length;  // keys that there are, padding included
-  int first;   // that some query sees; all from there on are seen by some
+  int first;   // the first key that some query sees; some query sees each key from there on
   int steps;   // one at least, so that what sees nothing is written, too
   int unit;    // steps that stay together
 
@@ -74,18 +74,18 @@ struct Problem {
   Alike alike;
   InClusters clusters;
   int key_width, value_width;  // D and Dv
-  int row_blocks;              // of kBlockRows
+  int row_blocks;              // blocks of kBlockRows rows
   int kv_heads, heads;         // key heads; times row blocks
   int rows;                    // queries times group: row r is query r / group of head r % group
   int group;                   // query heads that share a key head
-  bool evicts_first;           // whether what is read of caches leaves L2 before all else
+  bool evicts_first;           // true if the lines of caches leave L2 before all others
   std::uint64_t group_reciprocal;  // 2^32 / group, rounded up
   Args args;
   int unit;                       // steps that stay together, if there are many; else 1
   int few_shares, many_shares;    // how many there may be; of whole heads if that costs little
   int window_left, window_right;  // kFarthest: without an end
-  float scale, softcap;           // of scores as exponents of 2
-  // What thread blocks leave of heads that they share: [parts][least of rows and
+  float scale, softcap;           // factors of scores as exponents of 2
+  // The results that thread blocks leave of heads that they share: [parts][least of rows and
   // kBlockRows][d_head], not divided by the sum, and for each of these rows its maximum and its
   // sum.
   float* outputs;
@@ -100,7 +100,7 @@ struct Problem {
   }
 };
 
-// Of a cache of `length` keys, the first `padding` of which do not count.
+// The keys of a cache of `length` keys, without the first `padding`.
 template <class Config>
 KERNELMINT_HOST_DEVICE Keys keys_of(const Problem<typename Config::Args>& problem, int length,
                                     int padding) {
@@ -136,7 +136,7 @@ struct Cursor {
   Keys keys;
   int step, unit_end;  // both within the head
   int units_left;
-  int heads;    // that this block was at before, modulo `stages`
+  int heads;    // the heads before this one in the block, modulo `stages`
   bool is_new;  // it is the first step of a head or of the share, and not requested yet
 };
 
@@ -204,7 +204,7 @@ __device__ int end_of(const Problem<Args>& problem, const Cursor& at) {
              : at.keys.steps;
 }
 
-// What comes behind it.
+// Moves a cursor on to step `end`.
 template <class Config, bool kAlike>
 __device__ void advance_to(const Problem<typename Config::Args>& problem, Cursor& at, int end) {
   const int units = static_cast<int>(at.keys.units_before(end - at.step + at.keys.unit - 1));
@@ -321,7 +321,7 @@ class Scheduler {
   __device__ __forceinline__ Cursor first_of(unsigned share) const {
     const unsigned unit = begin(share);
     Cursor at;
-    unsigned head = 0, unit_of_head = 0;  // of the batch entry; of the head
+    unsigned head = 0, unit_of_head = 0;  // within the batch entry; within the head
     if constexpr (kAlike) {
       const Alike& alike = problem_.alike;
       const unsigned heads = alike.is_dealt ? share : quotient(unit, alike.by_units_of_head);
@@ -352,7 +352,7 @@ class Scheduler {
   // A batch entry, by the lane that looks at it.
   struct Entry {
     Keys keys;
-    unsigned units, until;  // its own, and with those of the lanes before
+    unsigned units, until;  // the lane's units, and their sum with the units of the lanes before
   };
 
   // Lane l looks at batch entry `first` + l, which need not exist.

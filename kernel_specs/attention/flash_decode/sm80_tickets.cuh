@@ -15,7 +15,7 @@
 
 namespace kernelmint::flash_decode::sm80 {
 
-// Those of one device: kMostThreadBlocks for each stream, and for each launch that a graph holds.
+// A device's tickets: kMostThreadBlocks for each stream, and for each launch that a graph holds.
 class Tickets {
  public:
   static Tickets& of_device(int device) {
@@ -23,7 +23,7 @@ class Tickets {
     return all[static_cast<std::size_t>(device) % all.size()];
   }
 
-  // Those for a launch on `stream`, on the current device.
+  // Finds the tickets for a launch on `stream`, on the current device.
   cudaError_t find(cudaStream_t stream, int*& tickets) {
     int index = 0;
     cudaError_t status = owners_.index_for(stream, index);

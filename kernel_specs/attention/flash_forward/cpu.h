@@ -85,7 +85,7 @@ class Attention {
  private:
   std::int64_t query_blocks_;
   std::int64_t group_;          // query heads that share a key head
-  std::int64_t heads_at_once_;  // of a group, in one task
+  std::int64_t heads_at_once_;  // heads of a group in one task
   std::int64_t head_blocks_;    // tasks that cover all heads of one batch entry
 };
 

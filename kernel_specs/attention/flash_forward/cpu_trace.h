@@ -1,5 +1,5 @@
-// What a traced configuration writes: every intermediate of every block, as family.yaml's `trace:`
-// has it.
+// The values that a traced configuration writes: every intermediate of every block, as
+// family.yaml's `trace:` lists them.
 #pragma once
 
 #include <cstdint>

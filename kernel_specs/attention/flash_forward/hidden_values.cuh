@@ -48,7 +48,7 @@ __device__ __forceinline__ void remake_row(const typename Config::Args& args, in
   float maximum = kNoMaximum, sum = 0, output[kLaneColumns] = {};
 #pragma unroll 1
   for (int first_key = 0; first_key < keys; first_key += 32) {
-    float score = -kInfinity;  // of a key for each lane
+    float score = -kInfinity;  // each lane's score, of one key
     if (first_key + lane < keys) {
       const Element* y = k + (first_key + lane) * args.k.stride[1];
       float product = 0;

@@ -17,11 +17,11 @@ struct Work {
   using Rows = RegisterTile<Config::B_r / Config::n_warps, 8>;
 
   int batch, head, kv_head;
-  int first_row;       // of the B_r query rows of the block
+  int first_row;       // the first of the block's B_r query rows
   int warp_row, lane;  // the first of the warp's rows, counted from first_row
   int seq_len_q, seq_len_k;
   int causal_shift;     // row i sees keys up to i + causal_shift (aligned bottom-right)
-  int key_blocks;       // as many as some row sees; the last may be partly out of range
+  int key_blocks;       // blocks that some row sees; the last may be partly out of range
   int unmasked_blocks;  // the first of them: seen whole by every row
 
   __device__ Work(const typename Config::Args& args, unsigned block, unsigned thread)

@@ -33,7 +33,7 @@ namespace sm90a {
 
 using namespace attention;
 
-// What a consumer needs beside its products.
+// The parts that a consumer needs beside its products.
 template <class Config>
 struct Context {
   using Scores = RegisterTile<16, Config::B_c>;
@@ -182,7 +182,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     }
   }
 
-  // Of a tile that is finished, or of this thread block's part of it.
+  // Stores the output of a finished tile, or of this thread block's part of the tile.
   __device__ __forceinline__ void store_output(const Tile& tile, const Softmax& softmax) {
     if constexpr (Config::overlaps_tiles)
       context_.epilogue.through_shared(tile, output_, softmax);

@@ -1,4 +1,4 @@
-// What the producer announces of its tiles, in shared memory.
+// The producer's announcements of its tiles, in shared memory.
 #pragma once
 
 #include <cstdint>

@@ -32,7 +32,7 @@ class Epilogue {
   __device__ __forceinline__ void through_shared(const Tile& tile, Output& output,
                                                  Softmax softmax) const {
     normalise(output, softmax);
-    finish();  // of the tile before
+    finish();  // the tile before
     synchronise();
     const int thread = ptx::reread_thread_index();  // addresses are not kept from tile to tile
     const int lane = thread % 32, row = thread % 128 / 32 * 16 + lane % 16;
@@ -166,7 +166,7 @@ class Epilogue {
     return tile.head * problem_.rows.heads;
   }
 
-  // Which row of O one of the lane's rows is: the query, and the head, counted from the tile's
+  // The row of O that one of the lane's rows is: the query, and the head, counted from the tile's
   // first.
   struct Place {
     int query, head;

@@ -55,12 +55,12 @@ int section_heads(const Problem<typename Config::Args>& problem, std::int64_t mu
   return static_cast<int>(ceil_div(heads, sections));  // sections of one size
 }
 
-// Which tiles are split: those that are left when all multiprocessors have had the same number, if
-// that ends sooner. Under a causal mask tiles are of different lengths, and the short ones that
-// come last fill the gaps, unless each head has one tile.
+// Chooses the tiles that are split: the tiles that are left when all multiprocessors have had the
+// same number, if splitting ends sooner. Under a causal mask tiles are of different lengths, and
+// the short tiles that come last fill the gaps, unless each head has one tile.
 template <class Config>
 KeySplit split_keys(const Problem<typename Config::Args>& problem, std::int64_t multiprocessors) {
-  // What the second kernel takes, in blocks of keys, is some microseconds.
+  // The time of the second kernel, in blocks of keys; it takes some microseconds.
   constexpr std::int64_t kMerging = ceil_div(
       std::int64_t{4} * 128 * 128 * 128, std::int64_t{Config::B_r} * Config::B_c * Config::d_head);
   constexpr std::int64_t kLeastShare = 2, kMostParts = 32;

@@ -1,4 +1,4 @@
-// Which keys a query row sees.
+// The keys that a query row sees.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Mask {
         lane_row_(lane_row),
         lane_column_(lane_column) {}
 
-  // Whether the slab lies past the last query.
+  // Returns whether the slab lies past the last query.
   __device__ __forceinline__ bool is_outside(const Tile& tile) const {
     return tile.first_query + slab_query_ >= seq_len_q_;
   }
@@ -59,7 +59,7 @@ class Mask {
     unroll<Scores::kLaneRows>([&](int row) {
       const int query = first_query + rows_.query(lane_row_ + Scores::row_of(row));
       const int limit = keys_seen(query) - first_key;
-      // Of every 8 columns a lane has two. As bits of a word, of which eight at a time become
+      // A lane has two of every 8 columns. As bits of a word, of which eight at a time become
       // predicates, columns cost one instruction each instead of two.
       const int columns = max(limit, 0) / 8 * 2 + min(max(limit, 0) % 8, 2);
       unroll<ceil_div(Scores::kLaneColumns, 32)>([&](int word) {

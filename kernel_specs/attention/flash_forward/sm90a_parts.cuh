@@ -21,11 +21,11 @@ using namespace attention;
 // thread.
 template <class Config>
 class Parts {
-  static constexpr int kThreads = 128;  // of a warpgroup
+  static constexpr int kThreads = 128;  // a warpgroup
 
  public:
   static constexpr int kOutputs = Config::d_head / 8;  // float4 of a thread
-  static constexpr std::size_t kFloat4s =              // of a part
+  static constexpr std::size_t kFloat4s =              // the size of a part
       std::size_t{Config::n_warpgroups} * (kOutputs + 1) * kThreads;
 
   // For the calling thread of a warpgroup.

@@ -1,4 +1,4 @@
-// What the kernel is launched with.
+// The problem that the kernel is launched with.
 #pragma once
 
 #include <vector_types.h>
@@ -28,10 +28,10 @@ struct Problem {
   Args args;
   MappedTensor q, o;     // [B, heads, Sq, rows.heads, D], in boxes of a slab by 64 columns
   MappedTensor k, v;     // [B, Hk, Sk, D], in boxes of B_c rows by 64 columns
-  PackedRows rows;       // of Q and O
+  PackedRows rows;       // rows of Q and O
   int row_blocks;        // tiles of a head
-  int heads;             // of a batch entry; here and below, heads that are packed count as one
-  int heads_of_a_group;  // that share their keys
+  int heads;             // a batch entry's; here and below, heads that are packed count as one
+  int heads_of_a_group;  // heads that share their keys
   int section_heads;     // whose tiles are handed out together
   TileCounter* counter;  // null: tiles are taken in a fixed order
   KeySplit split;

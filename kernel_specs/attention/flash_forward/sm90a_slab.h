@@ -1,4 +1,4 @@
-// What the 64 rows of a warpgroup's slab are.
+// The 64 rows of a warpgroup's slab.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ struct PackedRows {
   // How many of the slab's rows there are queries for.
   KERNELMINT_HOST_DEVICE int used() const { return queries * heads; }
 
-  int heads, queries;  // of a slab
+  int heads, queries;  // the slab's
 
  private:
   // Rounded up, as all rows are below 2^16 / heads.

@@ -19,11 +19,11 @@ struct Tile {
   static constexpr int first_key_block = 0;
 };
 
-// What one thread block has of a tile whose keys are split. A type of its own: what whole tiles
-// need not know costs them nothing.
+// One thread block's part of a tile whose keys are split. It is a type of its own, so that whole
+// tiles do not pay for its members.
 struct TilePart : Tile {
   int first_key_block;  // others have those before it, and those from `key_blocks` on
-  int index;            // of its output and statistics, which wait for the tile's others
+  int index;            // where its output and statistics wait for the tile's other parts
 };
 
 // The order of tiles. Those that share keys and values are neighbours, which keeps these in the L2
@@ -70,8 +70,8 @@ class TileOrder {
     return tile;
   }
 
-  // Of the tiles whose keys are split, what this thread block has of its `i`-th, 0 or 1; perhaps
-  // nothing.
+  // This thread block's part of the `i`-th tile, 0 or 1, whose keys are split; the part may be
+  // empty.
   __device__ __forceinline__ TilePart part(int i) const {
     const KeySplit& split = problem_.split;
     const int begin = blockIdx.x * split.share;  // in the row of all blocks

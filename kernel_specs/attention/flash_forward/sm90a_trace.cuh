@@ -1,5 +1,5 @@
-// What a traced configuration writes: every intermediate of every block of keys, as family.yaml's
-// `trace:` has it.
+// The values that a traced configuration writes: every intermediate of every block of keys, as
+// family.yaml's `trace:` lists them.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ class Trace<Config> {
   using Element = typename Config::dtype;
   using Shared = SharedMemory<Config>;
   using Record = TraceRecord<Config>;
-  using Rows = RegisterTile<16, 8>;  // of a warp
+  using Rows = RegisterTile<16, 8>;  // a warp's rows
 
  public:
   explicit __device__ Trace(const Args& args) : args_(args) {}

@@ -26,7 +26,7 @@ class Prefill {
   using Trace = NoTrace;
 
   struct Worker : TileWorker<Config> {
-    float slope[B_r];               // what a row's scores lose for each key of distance
+    float slope[B_r];               // the loss of a row's scores for each key of distance
     alignas(64) T rows[2][B_c][D];  // keys and values that do not lie as the products read
     alignas(64) T query[D];
   };
@@ -34,9 +34,10 @@ class Prefill {
   // Where a sequence is. Lengths out of bounds count as the nearest.
   struct Sequence {
     std::int64_t index;
-    std::int64_t entry, first_row, rows, queries;   // of q: a batch entry, and from which row on
-    std::int64_t key_entry, first_key, begin, end;  // of k: keys [begin, end) from `first_key` on
-    std::int64_t heads_at_once, head_blocks, queries_at_once;  // of a tile
+    std::int64_t entry, first_row, rows, queries;  // within q: a batch entry and its rows
+    std::int64_t key_entry, first_key, begin,
+        end;  // within k: keys [begin, end) from `first_key` on
+    std::int64_t heads_at_once, head_blocks, queries_at_once;  // the tile's
   };
 
   // Row r is query first_query + r / heads of head first_head + r % heads.
@@ -60,7 +61,7 @@ class Prefill {
         group_(args.H / args.Hk),
         is_whole_(args.D == D && args.Dv == D && args.block_table.data == nullptr) {}
 
-  // What comes before the tasks of each part, and the number of all: parts() + 1 of them.
+  // Counts the tasks before each part, and all tasks: parts() + 1 numbers.
   void count(std::int64_t* tasks) {
     first_task_ = tasks;
     tasks[0] = 0;

@@ -1,4 +1,4 @@
-// What happens to scores beside a factor: softcap, ALiBi, sinks.
+// Changes of scores beside a factor: softcap, ALiBi, sinks.
 #pragma once
 
 #include "attention/softcap.cuh"
@@ -12,7 +12,7 @@ namespace kernelmint::flash_prefill {
 
 using namespace attention;
 
-// Whether more than a factor makes scores of products.
+// Returns whether more than a factor makes scores of products.
 template <class Args>
 KERNELMINT_HOST_DEVICE inline bool changes_scores(const Args& args) {
   return args.softcap > 0 || args.alibi_slopes.data != nullptr;

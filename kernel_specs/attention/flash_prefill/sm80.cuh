@@ -343,7 +343,7 @@ class Prefill {
   const Tile<Config>& tile_;
   const int head_;
   const int warp_row_, lane_row_, lane_column_;
-  const int first_key_, end_;  // of the keys that a row of the tile sees
+  const int first_key_, end_;  // the keys that a row of the tile sees
   const bool changes_scores_;
   const std::uint32_t shared_;
   const FragmentAddresses<Layout, Operand::kLeft> query_addresses_;
@@ -376,7 +376,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if (args.Nq == 0 || args.Tq == 0 || args.H == 0) return {};
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
-  // As many tiles as there can be, whatever the lengths are.
+  // The greatest possible number of tiles, whatever the lengths are.
   const std::int64_t tiles = args.cu_seqlens_q.data != nullptr
                                  ? (args.Tq + args.Cq * (Config::B_r - 1)) / Config::B_r
                                  : args.Nq * ceil_div(args.Tq, std::int64_t{Config::B_r});

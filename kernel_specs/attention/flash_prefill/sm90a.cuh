@@ -33,11 +33,11 @@
 namespace kernelmint::flash_prefill {
 namespace sm90a {
 
-// What a consumer needs beside its products.
+// The parts that a consumer needs beside its products.
 template <class Config>
 struct Context {
-  // Of d 256 there are 16 of Q: kept throughout a loop they take all uniform registers, and others
-  // are spilled. They are made anew for each block of keys instead.
+  // At d 256 Q has 16 descriptors: kept throughout a loop they take all uniform registers, and
+  // others are spilled. They are made anew for each block of keys instead.
   static constexpr bool kKeepsDescriptors = Config::d_head <= 128;
 
   __device__ Context(const Problem<typename Config::Args>& problem, const SharedMemory<Config>&,
@@ -65,7 +65,8 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   using typename Base::Output, typename Base::Scores, typename Base::Softmax;
   using Args = typename Config::Args;
 
-  // Whether the tile after waits for this one's buffer of Q. Else it is given back after the walk.
+  // True if the tile after this one waits for this tile's buffer of Q. Otherwise the buffer is
+  // given back after the walk.
   static constexpr bool kReleasesInStep = !Config::q_in_registers && Config::q_buffers == 1;
 
  public:
@@ -95,8 +96,8 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   // A tile that is walked.
   struct Walk {
     std::uint32_t slot;   // where it is announced
-    int last_block;       // of keys, that the warpgroup looks at; -1: no more tiles
-    bool is_masked;       // whether not all rows see all of that block
+    int last_block;       // the last block of keys that the warpgroup looks at; -1: no more tiles
+    bool is_masked;       // true if some rows do not see all of that block
     int first_key_block;  // with kReleasesInStep
   };
 
@@ -292,7 +293,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     const Seen seen(context_.args, tile);
     const int first_key =
         block * Config::B_c + Scores::first_column(ptx::reread_thread_index() % 32);
-    // Of every 8 columns a lane has two: how many of its columns lie before a key.
+    // A lane has two of every 8 columns: the number of its columns before a key.
     const auto columns_before = [&](int key) {
       const int columns = max(key - first_key, 0);
       return columns / 8 * 2 + min(columns % 8, 2);
@@ -400,7 +401,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
     if (result.error != nullptr) return result;
   const cudaError_t status = find_counter(context, problem.counter);
   if (status != cudaSuccess) return {cudaGetErrorString(status)};
-  // As many tiles as there can be, whatever the lengths are.
+  // The greatest possible number of tiles, whatever the lengths are.
   const std::int64_t row_tiles = args.cu_seqlens_q.data != nullptr
                                      ? (args.Tq + args.Cq * (Config::B_r - 1)) / Config::B_r
                                      : args.Nq * ceil_div(args.Tq, std::int64_t{Config::B_r});

@@ -31,7 +31,7 @@ class Remake {
         seen_(args, tile_),
         lane_(ptx::reread_thread_index() % 32) {}
 
-  // Of the 16 rows from `first_query` on, those that there are.
+  // Writes the 16 rows from `first_query` on, as far as they exist.
   __device__ void rows(int first_query) const {
 #pragma unroll 1
     for (int i = 0; i < 16 && first_query + i < tile_.queries; ++i) row(first_query + i);
@@ -166,7 +166,7 @@ class Epilogue {
   template <class Output, class Softmax>
   __device__ __forceinline__ void normalise(const Announced& tile, Output& output,
                                             const Softmax& softmax) const {
-    // As flash_forward's: OnlineSoftmax's normalizer has branches for extreme sums.
+    // flash_forward's factor: OnlineSoftmax's normalizer has branches for extreme sums.
     const auto factor_of = [&](int row) {
       const float sum = softmax.row(row).sum;
       return sum == 0 || query_of(tile, row) >= tile.queries ? 0.f : ptx::reciprocal(sum);
@@ -198,7 +198,7 @@ class Epilogue {
 
   const Args& args_;
   const std::uint32_t slot_;  // where the tile is announced
-  const int first_row_;       // of the warp, in the tile
+  const int first_row_;       // the warp's first row in the tile
 };
 
 }  // namespace kernelmint::flash_prefill::sm90a

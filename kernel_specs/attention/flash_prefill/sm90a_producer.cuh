@@ -153,7 +153,7 @@ class Producer {
     if (is_leader()) ptx::mbarrier_arrive_expecting(full, Shared::kBlockBytes);
     __syncwarp();
     ring.advance();
-    const int first = threadIdx.x * problem_.box_rows;  // of the block
+    const int first = threadIdx.x * problem_.box_rows;  // the thread's first row of the block
     if (first >= Config::B_c) return;
     const Announced tile = load_tile<0, 4>(block.slot);
     int row = block.index * Config::B_c + first, entry = tile.key_entry;
@@ -179,10 +179,10 @@ class Producer {
   const Problem<Args>& problem_;
   const Args& args_;
   const Shared shared_;
-  const int own_;             // which of the first sequences this lane looks at
+  const int own_;             // the one of the first sequences that this lane looks at
   Block last_values_{-1, 0};  // still to be requested: scores are made a block ahead
-  bool is_there_;             // what is announced, a tile
-  RingPosition<typename Shared::Tiles> slot_;  // of what is announced
+  bool is_there_;             // true if a tile is announced
+  RingPosition<typename Shared::Tiles> slot_;  // the announced tile's slot
   RingPosition<typename Shared::Queries> queries_;
   RingPosition<typename Shared::Keys> keys_;
   RingPosition<typename Shared::Values> values_;

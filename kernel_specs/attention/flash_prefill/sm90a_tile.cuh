@@ -1,4 +1,4 @@
-// What the producer announces of its tiles, and which keys a warpgroup's slab of one sees.
+// The producer's announcements of its tiles, and the keys that a warpgroup's slab of a tile sees.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Problem {
 // A tile of one head, as it lies in shared memory: four times 16 bytes. Its blocks of keys, B_c
 // each, are counted from the sequence's first key on and walked from the last to the first.
 struct Announced {
-  int key_blocks, first_key_block;  // of those to walk the last is key_blocks - 1; 0: no more tiles
+  int key_blocks, first_key_block;  // the walk ends at key_blocks - 1; 0: no more tiles
   int head, sequence;
   int entry, first_row, first_query, rows;
   int queries, begin, end, key_entry;
@@ -49,7 +49,7 @@ __device__ __forceinline__ void store_tile(std::uint32_t slot, const Announced& 
       [&](int i) { ptx::store_shared(slot + 16 * i, reinterpret_cast<const uint4*>(&tile)[i]); });
 }
 
-// Of what was announced, 16 bytes `kCount` times, from the `kFirst`-th on; the rest is 0.
+// The announced words, 16 bytes `kCount` times, from the `kFirst`-th on; the rest is 0.
 template <int kFirst, int kCount>
 __device__ __forceinline__ Announced load_tile(std::uint32_t slot) {
   Announced tile{};

@@ -15,11 +15,11 @@ struct Tile {
   static constexpr int kFarthest = 1 << 30;  // no position is beyond
 
   int sequence;
-  int index, tiles;                      // of the sequence: which it is, and how many there are
-  int entry, first_row;                  // of q: a batch entry, and the sequence's first row in it
-  int first_query;                       // of the tile, counted in the sequence
-  int rows, queries;                     // of the sequence; rows behind its queries become 0
-  int key_entry, first_key, begin, end;  // of k: keys [begin, end), from `first_key` on
+  int index, tiles;                      // the sequence's number, and the number of its tiles
+  int entry, first_row;                  // q's batch entry, and the sequence's first row in it
+  int first_query;                       // the tile's first query, counted in the sequence
+  int rows, queries;                     // the sequence's rows; rows after its queries become 0
+  int key_entry, first_key, begin, end;  // within k: keys [begin, end) from `first_key` on
   int window_left, window_right;
 
   // The lane-th sequence of most keys, if at most 32 are packed, else the lane-th: tiles of many

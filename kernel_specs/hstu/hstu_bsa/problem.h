@@ -10,7 +10,7 @@ namespace kernelmint::hstu_bsa {
 inline namespace KERNELMINT_ISA {
 #endif
 
-// What can be said of max_length without reading x_offsets, which a GPU has.
+// The checks of max_length that need no x_offsets, which a GPU has.
 template <class Args>
 LaunchResult check_max_length(const Args& args) {
   const std::int64_t least = ceil_div(args.N, args.E - 1);
@@ -22,8 +22,8 @@ LaunchResult check_max_length(const Args& args) {
           .most = INT64_MAX};
 }
 
-// Whether every row lies in one sequence and none is longer than max_length. An offset must leave
-// the later sequences room for the rest.
+// Returns whether every row lies in one sequence and none is longer than max_length. An offset must
+// leave the later sequences room for the rest.
 template <class Args>
 LaunchResult check_offsets(const Args& args) {
   const auto* offsets = args.x_offsets.template as<const std::int64_t>();

@@ -87,7 +87,7 @@ struct alignas(64) DirectProducts {
     }
   }
 
-  // What lies where, for tracing.
+  // Places of the operands, for tracing.
   float query(int row, int d) const { return queries[row][d]; }
   float key(int i, int d) const { return element(keys + i * key_stride, d); }
   float value(int i, int d) const { return element(values + i * value_stride, d); }

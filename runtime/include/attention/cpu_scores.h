@@ -1,4 +1,4 @@
-// What becomes of scores before their softmax: caps, biases, windows.
+// Changes of scores before their softmax: caps, biases, windows.
 #pragma once
 
 #include "attention/softcap.h"

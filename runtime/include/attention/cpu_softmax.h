@@ -11,7 +11,7 @@ inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::cpu;
 
-// What is known of each row so far. Maxima are of scores times scale * log2(e), so exponentials are
+// The state of each row so far. Maxima are of scores times scale * log2(e), so exponentials are
 // powers of two. Sums are kept lane by lane and added up once, at the end.
 template <int B_r>
 struct alignas(64) RowStatistics {

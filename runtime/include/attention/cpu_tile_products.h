@@ -79,7 +79,7 @@ KERNELMINT_ALWAYS_INLINE U16 load_part(const fp16* from) {
   return part_of<I, Parts<fp16>::count>(load(from), load(from + kLanes));
 }
 
-// Whether there is an infinity or a NaN among `count` numbers, whole vectors of them.
+// Returns whether there is an infinity or a NaN among `count` numbers, whole vectors of them.
 KERNELMINT_ALWAYS_INLINE bool any_infinite(const fp16* from, int count) {
   const __m512i magnitude = _mm512_set1_epi16(0x7fff), infinity = _mm512_set1_epi16(0x7c00);
   __mmask32 found = 0;
@@ -130,8 +130,8 @@ struct alignas(64) TileProducts {
   alignas(64) Tile values[kParts][B_c / kTileDepth][D / kTile];
   alignas(64) float scores[kStripRows][kScoreStride];
   alignas(64) float out[B_r][D];
-  struct Whole {        // what was split, and what of it holds an infinity
-    T queries[B_r][D];  // those that do
+  struct Whole {        // the split operand, and its infinite values
+    T queries[B_r][D];  // rows that hold an infinity
     bool is_infinite_query[B_r];
     const T* keys;
     std::int64_t key_stride;
@@ -241,7 +241,7 @@ struct alignas(64) TileProducts {
     }
   }
 
-  // What lies where, for tracing.
+  // Places of the operands, for tracing.
   float query(int row, int d) const {
     return sum_of_parts([&](int p) { return &queries[p][row][d]; });
   }

@@ -126,7 +126,7 @@ struct alignas(64) VectorProducts {
     }
   }
 
-  // What lies where, for tracing.
+  // Places of the operands, for tracing.
   float query(int row, int d) const { return queries[row][d]; }
   float key(int i, int d) const { return keys[i / kPanel][d][i % kPanel]; }
   float value(int i, int d) const { return values[d / kPanel][i][d % kPanel]; }

@@ -15,8 +15,8 @@ namespace kernelmint::attention::sm80 {
 // One operand's share of a warp-wide m16n8k16: a 16x16 tile, as ldmatrix delivers it.
 using Fragment = std::uint32_t[4];
 
-// What an operand has at 16 places of the reduction: `kTiles` fragments, 16 rows of the left
-// operand or 16 columns of the right one each.
+// An operand at 16 places of the reduction: `kTiles` fragments, 16 rows of the left operand or 16
+// columns of the right one each.
 template <int kTiles>
 struct Slice {
   Fragment tiles[kTiles];
@@ -62,10 +62,10 @@ struct SharedLayout {
 // How a 16x16 tile of shared memory becomes an operand: in which order ldmatrix takes its 8x8
 // quarters, so that the registers of the operand follow each other, and which way round.
 enum class Operand {
-  kLeft,             // its rows are rows of a: Q. Down first: top left, bottom left, top right, ...
-  kLeftTransposed,   // its rows are columns of a. Across first
-  kRight,            // its rows are columns of b: K. Across first
-  kRightTransposed,  // its rows are rows of b: V. Down first
+  kLeft,             // rows are rows of a: Q. Down first: top left, bottom left, top right, ...
+  kLeftTransposed,   // rows are columns of a. Across first
+  kRight,            // rows are columns of b: K. Across first
+  kRightTransposed,  // rows are rows of b: V. Down first
 };
 
 // Where this lane's ldmatrix addresses lie. A 16x16 tile's address is a lane's part, which under
@@ -79,8 +79,8 @@ class FragmentAddresses {
       kOperand == Operand::kLeftTransposed || kOperand == Operand::kRightTransposed;
 
  public:
-  // Of the tiles from row 0 and the `column_tile`-th 16 columns on; of more than half a period, if
-  // that begins one or its second half.
+  // The addresses of the tiles from row 0 and the `column_tile`-th 16 columns on; of more than half
+  // a period, if that begins a period or its second half.
   explicit __device__ FragmentAddresses(std::uint32_t tile, int column_tile = 0,
                                         unsigned thread = threadIdx.x) {
     const int lane = thread % 32;
@@ -109,7 +109,7 @@ class FragmentAddresses {
     }
 
    private:
-    // Of the tile at row 16 * `row_tile` and column 16 * `column_tile`.
+    // The address of the tile at row 16 * `row_tile` and column 16 * `column_tile`.
     __device__ std::uint32_t address(int row_tile, int column_tile) const {
       return part[column_tile % kCount] + row_tile * 16 * Layout::kRowBytes +
              column_tile / kCount * kCount * 32;
@@ -126,7 +126,7 @@ class FragmentAddresses {
   }
 
  private:
-  std::uint32_t base_;   // of the first tile
+  std::uint32_t base_;   // the first tile's address
   std::uint32_t carry_;  // if that begins the second half of a period, the next one's first half
 };
 

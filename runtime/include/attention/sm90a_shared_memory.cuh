@@ -1,4 +1,4 @@
-// What shared memory holds, and how warps hand it to each other.
+// The layout of shared memory, and its way from warp to warp.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace kernelmint::attention::sm90a {
 
 inline constexpr int kSlabRows = 64;        // rows of a warpgroup
-inline constexpr int kPanelRowBytes = 128;  // of 64 columns
+inline constexpr int kPanelRowBytes = 128;  // 64 columns
 
 // The map of shared memory. Tiles lie in panels of 64 columns, all rows of one after the other, so
 // that a row of a panel is the 128 bytes that TMA and wgmma swizzle. What the last panel has past
@@ -26,7 +26,7 @@ class SharedMemory {
   static constexpr int kPanels = ceil_div(Config::d_head, 64);
   static constexpr int kRowBytes = kPanels * kPanelRowBytes;
   static constexpr int kSlabBytes = kSlabRows * kRowBytes;
-  static constexpr int kBlockBytes = Config::B_c * kRowBytes;  // of keys, or of values
+  static constexpr int kBlockBytes = Config::B_c * kRowBytes;  // a block of keys or of values
 
  private:
   static constexpr int kSlabs = Config::q_buffers * Config::n_warpgroups;
@@ -87,7 +87,7 @@ class SharedMemory {
     return base_ + Ring::kEmpty + buffer * Ring::kStride + warpgroup * 8;
   }
 
-  // What is announced of a tile.
+  // The announcement of a tile.
   __device__ __forceinline__ std::uint32_t tile(int slot) const {
     return base_ + kTiles + slot * kTileBytes;
   }
@@ -95,7 +95,7 @@ class SharedMemory {
   // By one thread, before all others go on. Readers arrive once a warp: what a warp waited for,
   // wgmma's products for one, is ordered for that warp alone.
   __device__ void initialise_barriers() const {
-    constexpr int kWarps = 4;  // of a warpgroup
+    constexpr int kWarps = 4;  // a warpgroup's
     for (int i = 0; i < kSlabs; ++i) {
       ptx::mbarrier_init(base_ + kQueriesFull + 8 * i, 1);
       ptx::mbarrier_init(base_ + kQueriesEmpty + 8 * i, kWarps);

@@ -30,7 +30,7 @@ struct Layout {
         heads{tensor.stride[2] != 0 ? H : 1, tensor.stride[2]},
         batch{tensor.stride[0] != 0 ? B : 1, tensor.stride[0]} {}
 
-  const char* name;  // of the argument
+  const char* name;  // the argument's
   const void* data;
   std::int64_t columns;
   TensorMapDimension rows, heads, batch;

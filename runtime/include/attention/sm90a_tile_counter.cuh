@@ -16,9 +16,9 @@ struct TileCounter {
   unsigned taken, blocks_done;
 };
 
-// Which index a thread block takes next; for its producer. The first one is the block's own index.
-// Dynamic scheduling then gives the next one to the block that asks first; static scheduling goes
-// round in a fixed order.
+// The order in which a thread block takes indices; for its producer. The first index is the block's
+// own. Dynamic scheduling then gives the next index to the block that asks first; static scheduling
+// goes round in a fixed order.
 class TileScheduler {
  public:
   __device__ TileScheduler() : next_(blockIdx.x) {}

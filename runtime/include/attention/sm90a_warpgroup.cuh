@@ -15,7 +15,7 @@ namespace kernelmint::attention::sm90a {
 // runs beside another's products. Does nothing without Config::ping_pong.
 template <class Config>
 class PingPong {
-  static constexpr int kThreads = 256;  // of the one that waits and the one that passes
+  static constexpr int kThreads = 256;  // the warpgroup that waits and the warpgroup that passes
 
  public:
   __device__ explicit PingPong(int warpgroup)
@@ -41,7 +41,7 @@ class PingPong {
   bool is_first_;
 };
 
-// Of a configuration that is not traced: nothing.
+// The trace of a configuration that is not traced: nothing.
 struct NoTrace {
   template <class... Values>
   __device__ void scores(const Values&...) const {}
@@ -166,12 +166,12 @@ class Warpgroup {
   const Shared shared_;
   const int warpgroup_;
   const PingPong<Config> ping_pong_;
-  const Context context_;  // what the family needs beside
+  const Context context_;  // the family's own part
   RingPosition<typename Shared::Tiles> slot_;
   RingPosition<typename Shared::Queries> queries_;
   RingPosition<typename Shared::Keys> keys_;
   RingPosition<typename Shared::Values> values_;
-  const std::uint32_t changes_scores_;  // whether products are not scores yet
+  const std::uint32_t changes_scores_;  // not 0 if products are not scores yet
   Softmax softmax_;
   bool accumulate_ = false;
   Scores scores_;

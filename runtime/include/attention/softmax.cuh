@@ -81,7 +81,7 @@ class OnlineSoftmax {
   // all agree on, may have been rescaled.
   template <bool kFirst, class Scores, class Output>
   __device__ __forceinline__ bool update_maximum(Scores& scores, Output& output) {
-    float greatest[kRows];  // of this lane's scores
+    float greatest[kRows];  // the greatest of this lane's scores
     unroll<kRows>([&](int row) {
       greatest[row] = -kInfinity;
       scores.for_each(row, [&](float& score) {
@@ -228,7 +228,7 @@ class OnlineSoftmax {
     return fmaf(greatest, factor_, -kSlack) > maximum_[row];
   }
 
-  // What is subtracted from a row's scores: its unscaled maximum if it is far.
+  // The number that is subtracted from a row's scores: its unscaled maximum if it is far.
   __device__ __forceinline__ float subtracted(float kept) const {
     return is_far(kept) ? __uint_as_float(__float_as_uint(kept) - exponent_of_factor() + kShift)
                         : 0.f;
@@ -258,7 +258,7 @@ class OnlineSoftmax {
   }
 
   float factor_;          // scale, times log2(e) if optimized
-  float maximum_[kRows];  // of the scaled scores; if optimized, what `kept` says
+  float maximum_[kRows];  // the maxima of the scaled scores; if optimized, those that `kept` gives
   float sum_[kRows];      // this lane's part of it
 };
 

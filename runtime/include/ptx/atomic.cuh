@@ -14,7 +14,8 @@ __device__ __forceinline__ int atomic_add_acquire_release(int* counter, int valu
   return before;
 }
 
-// What was written before a release of a counter is seen after an acquiring load of what it stored.
+// Writes before a release of a counter are seen after an acquiring load of the value that it
+// stored.
 __device__ __forceinline__ unsigned load_acquire(const unsigned* counter) {
   unsigned value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");

@@ -6,7 +6,7 @@
 
 namespace kernelmint::ptx {
 
-// Which of its cluster's blocks this one is. PTX ISA, "%cluster_ctarank".
+// This block's number in its cluster. PTX ISA, "%cluster_ctarank".
 __device__ __forceinline__ unsigned cluster_rank() {
   unsigned rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

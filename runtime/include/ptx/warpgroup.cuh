@@ -1,4 +1,4 @@
-// What warpgroups, four warps each, do together: registers moved between them and barriers by name.
+// Instructions of warpgroups, four warps each: registers moved between them and barriers by name.
 #pragma once
 
 #include <cstdint>

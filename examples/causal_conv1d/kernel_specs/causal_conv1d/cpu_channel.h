@@ -12,7 +12,7 @@
 namespace kernelmint::causal_conv1d {
 inline namespace KERNELMINT_ISA {
 
-// What sums are in.
+// The type of sums.
 template <class T>
 using Sum = std::conditional_t<std::is_same_v<T, f64>, f64, f32>;
 
@@ -86,7 +86,7 @@ struct Channel {
     if (args.bias.data != nullptr) read(args.bias.template at<const Weight>(d), 1, 1, &bias);
   }
 
-  // Whether the element l sees what weight w is of.
+  // Returns whether element l sees the element that weight w belongs to.
   bool sees(std::int64_t l, int w) const {
     if (sequence == nullptr) return true;
     const std::int64_t other = l - (W - 1) + w;
@@ -153,7 +153,7 @@ LaunchResult for_each(std::int64_t count, std::int64_t size, const LaunchContext
   return {};
 }
 
-// Of a tensor [B, D, L], or [B, L, D], the elements of a channel, and how far apart they are.
+// A channel's elements in a tensor [B, D, L] or [B, L, D], and the distance between neighbours.
 template <bool kChannelLast, class T, class View>
 T* channel(const View& view, std::int64_t b, std::int64_t d) {
   return kChannelLast ? view.template at<T>(b, 0, d) : view.template at<T>(b, d);

@@ -16,7 +16,7 @@
 
 namespace kernelmint::causal_conv1d {
 
-// Its names of the dtypes.
+// Upstream's names of the dtypes.
 template <class T>
 using Upstream = std::conditional_t<std::is_same_v<T, bf16>, at::BFloat16,
                                     std::conditional_t<std::is_same_v<T, fp16>, at::Half, T>>;

@@ -1,4 +1,5 @@
-// What the kernels of both architectures share: CUTLASS's element types, and a call's extents.
+// The code that the kernels of both architectures share: CUTLASS's element types, and a call's
+// extents.
 #pragma once
 
 #include <cutlass/numeric_types.h>

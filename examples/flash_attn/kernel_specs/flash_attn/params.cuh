@@ -1,4 +1,4 @@
-// What the three families share: upstream's parameters, filled as its binding fills them.
+// The code that the three families share: upstream's parameters, filled as its binding fills them.
 #pragma once
 
 #include <cutlass/numeric_types.h>
@@ -35,7 +35,7 @@ void set(const View& tensor, void* __restrict__& data, std::int64_t& batch, std:
   head = tensor.stride[2];
 }
 
-// Which sequences there are: a batch's, or packed ones.
+// The sequences: a batch's, or packed ones.
 template <class Args>
 void set_packed(::flash::Flash_fwd_params& p, const Args& args) {
   p.cu_seqlens_q = pointer<int>(args.cu_seqlens_q.data);
@@ -46,7 +46,8 @@ void set_packed(::flash::Flash_fwd_params& p, const Args& args) {
   p.b = static_cast<int>(p.unpadded_lse ? args.Cq - 1 : args.B);
 }
 
-// What all passes need; `out` is their output or, backward, what the forward pass gave.
+// The parameters that all passes need; `out` is a pass's output or, backward, the forward pass's
+// output.
 template <class Config, class Args, class Out>
 void fill(::flash::Flash_fwd_params& p, const Args& args, const Out& out, const void* softmax_lse,
           float p_dropout) {
@@ -69,7 +70,7 @@ void fill(::flash::Flash_fwd_params& p, const Args& args, const Out& out, const 
   p.softcap = args.softcap > 0 ? args.softmax_scale / args.softcap : 0;
   p.scale_softmax = args.softcap > 0 ? args.softcap : args.softmax_scale;
   p.scale_softmax_log2 = static_cast<float>(p.scale_softmax * M_LOG2E);
-  p.p_dropout = 1.f - p_dropout;  // of keeping a probability
+  p.p_dropout = 1.f - p_dropout;  // the probability of keeping an element
   p.p_dropout_in_uint8_t = static_cast<std::uint8_t>(std::floor(p.p_dropout * 255.0));
   p.rp_dropout = 1.f / p.p_dropout;
   p.scale_softmax_rp_dropout = p.rp_dropout * p.scale_softmax;

@@ -1,5 +1,5 @@
-// What the loops of the CPU share. Upstream's are within functions of tensors, so they are written
-// anew here, for several threads and whole rows of K; its reductions are taken as they are.
+// The CPU's loops. Upstream's loops are within functions of tensors, so they are written anew here,
+// for several threads and whole rows of K; upstream's reductions are taken as they are.
 #pragma once
 
 #include <limits>
@@ -94,7 +94,7 @@ void reduce_some(const typename Config::Args& args, std::int64_t b, std::int64_t
       else
         Reducer<T, kReduce>::write(result + i, static_cast<T>(values[i]), arg, where[i],
                                    static_cast<int>(stop - begin));
-      // What is still as it was filled becomes 0.
+      // Elements that still hold their first value become 0.
       if (kIsCoo && kHasArg && initial == nullptr && result[i] == Reducer<T, kReduce>::init())
         result[i] = T(0);
     }

@@ -1,4 +1,4 @@
-// What upstream's templates are instantiated with: PyTorch's types in place of ours.
+// The types with which upstream's templates are instantiated: PyTorch's types in place of ours.
 #pragma once
 
 #include <c10/util/BFloat16.h>

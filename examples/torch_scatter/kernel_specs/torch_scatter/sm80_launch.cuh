@@ -1,6 +1,6 @@
-// What the launches for GPUs share: upstream's kernels, as functions that kernels of a
-// configuration call, and the passes around them, which upstream leaves to PyTorch's operators.
-// Kernels take what upstream's take, in its order, and so are its machine code (same_code.py).
+// Launches for GPUs: upstream's kernels, as functions that kernels of a configuration call, and the
+// passes around them, which upstream leaves to PyTorch's operators. Kernels take the arguments of
+// upstream's kernels, in the same order, and so have their machine code (same_code.py).
 #pragma once
 
 #include <ATen/cuda/detail/IndexUtils.cuh>

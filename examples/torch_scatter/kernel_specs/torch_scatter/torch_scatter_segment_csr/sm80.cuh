@@ -9,7 +9,7 @@ template <class Config, class T = element_t<typename Config::dtype>>
 __global__ void segment_csr_sm80(const T* src, const Info indptr, T* result, std::int64_t* arg,
                                  std::size_t rows, std::size_t E) {
   const std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (has_arg<Config>() && i < rows) arg[i] = E;  // of this thread's row
+  if (has_arg<Config>() && i < rows) arg[i] = E;  // this thread's row
   segment_csr_kernel<T, reduction_of<Config>(), 1>(src, indptr, result, arg, rows, E);
 }
 
@@ -18,7 +18,7 @@ __global__ void segment_csr_broadcast_sm80(const T* src, const Info indptr, T* r
                                            std::int64_t* arg, std::size_t rows, std::size_t K,
                                            std::size_t E) {
   const std::size_t i = std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (has_arg<Config>() && i < rows * K) arg[i] = E;  // of this thread's element
+  if (has_arg<Config>() && i < rows * K) arg[i] = E;  // this thread's element
   segment_csr_broadcast_kernel<T, reduction_of<Config>()>(src, indptr, result, arg, rows, K, E);
 }
 

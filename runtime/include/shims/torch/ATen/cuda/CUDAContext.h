@@ -8,7 +8,7 @@
 
 namespace at::cuda {
 
-// Of a device; -1: the current one.
+// The properties of a device; -1: the current device.
 inline const cudaDeviceProp* getDeviceProperties(int device) {
   static const std::vector<cudaDeviceProp> all = [] {
     int count = 0;

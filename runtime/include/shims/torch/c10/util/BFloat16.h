@@ -26,7 +26,7 @@ struct alignas(2) BFloat16 : kernelmint::torch_shim::Arithmetic<BFloat16> {
 #endif
   }
   C10_HOST_DEVICE operator float() const {
-#if defined(__CUDA_ARCH__)  // as PyTorch's header, so that kernels are the same machine code
+#if defined(__CUDA_ARCH__)  // PyTorch's own choice, so that kernels are the same machine code
     return __bfloat162float(__builtin_bit_cast(__nv_bfloat16, x));
 #else
     return __builtin_bit_cast(float, static_cast<std::uint32_t>(x) << 16);

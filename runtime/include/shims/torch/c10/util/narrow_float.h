@@ -1,5 +1,6 @@
-// What the shims of BFloat16 and Half share: as in PyTorch, they convert to and from float, compare
-// as floats, and calculate in float, rounded after each operation; with a wider type as that type.
+// The code that the shims of BFloat16 and Half share: like PyTorch's types, they convert to and
+// from float, compare as floats, and calculate in float, rounded after each operation; with a wider
+// type as that type.
 #pragma once
 
 #include <c10/macros/Macros.h>
