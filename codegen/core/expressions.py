@@ -26,6 +26,8 @@ from codegen.core.words import did_you_mean
 INT64_MAX = 2**63 - 1
 # Facts about a call's device: DeviceFacts of runtime/include/launch.h.
 DEVICE_FACTS = ("sm_count", "max_shared_memory")
+# The grid of a launch may also name it: the blocks of the launch that the device holds at once.
+MAX_RESIDENT_BLOCKS = "max_resident_blocks"
 # Rules that choose a kernel may also name it: 86 for 8.6, 0 for the CPU.
 COMPUTE_CAPABILITY = "compute_capability"
 
@@ -537,7 +539,7 @@ class _Checker:
             return kind
         if node.id in FUNCTIONS:
             self.add(node, f"'{node.id}' is a function: {node.id}(…)")
-        elif node.id in DEVICE_FACTS:
+        elif node.id in (*DEVICE_FACTS, MAX_RESIDENT_BLOCKS):
             self.add(node, f"'{node.id}' is a fact about the device, which is not known here")
         else:
             names = [n for n in self.scope if layout(n) is None]

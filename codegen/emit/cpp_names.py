@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from codegen.core.dtypes import DTYPES
-from codegen.core.expressions import BOOL, DEVICE_FACTS, FLOAT, INT, Expression, Kind, layout
+from codegen.core.expressions import (
+    BOOL,
+    DEVICE_FACTS,
+    FLOAT,
+    INT,
+    MAX_RESIDENT_BLOCKS,
+    Expression,
+    Kind,
+    layout,
+)
 from codegen.emit import scalars
 from codegen.emit.cpp import Names, Value, literal, translate
 from codegen.space.product import derivation
@@ -97,6 +106,8 @@ class ConfigNames(Names):
             return Value(f"Config::{name}", self.derived[name].kind)
         if name in DEVICE_FACTS:
             return Value(f"context.facts.{name}", INT)
+        if name == MAX_RESIDENT_BLOCKS:
+            return Value("resident.count", INT)
         if name in self.tensors:
             return Value(f"(args.{name}.data != nullptr)", BOOL)
         return Value(f"args.{name}", self.sizes[name])

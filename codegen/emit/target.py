@@ -113,20 +113,23 @@ def launch(family: Family, target: Target, spec: Launch) -> str:
     def extents(expressions: Sequence[Expression]) -> str:
         return f"{{{', '.join(translate(expression, names) for expression in expressions)}}}"
 
-    fields = [("grid", extents(spec.grid)), ("block", extents(spec.block))]
+    fields = [("block", extents(spec.block))]
     if spec.shared_memory.text != "0":
         fields.append(("shared_memory", translate(spec.shared_memory, names)))
     if spec.cluster:
         fields.append(("cluster", extents(spec.cluster)))
-    if spec.dependent.text != "false":
-        fields.append(("dependent", translate(spec.dependent, names)))
+    for key, condition in (("dependent", spec.dependent), ("cooperative", spec.cooperative)):
+        if condition.text != "false":
+            fields.append((key, translate(condition, names)))
     return render(
         "launch.cuh",
         target.file,
         family=target.family,
         header=target.header,
         kernel=target.kernel,
+        grid=extents(spec.grid),
         fields=fields,
+        asks_occupancy=spec.asks_occupancy,
     )
 
 

@@ -11,7 +11,16 @@ from typing import NamedTuple
 from codegen.core import hardware, manifest
 from codegen.core.architectures import Architecture, of_target
 from codegen.core.dtypes import DTYPES
-from codegen.core.expressions import BOOL, DTYPE, FLOAT, INT, Expression, Kind, scalar_kind
+from codegen.core.expressions import (
+    BOOL,
+    DTYPE,
+    FLOAT,
+    INT,
+    MAX_RESIDENT_BLOCKS,
+    Expression,
+    Kind,
+    scalar_kind,
+)
 from codegen.core.manifest import DeclaredGradient, Gradient, Shard, SizeRange
 from codegen.core.problems import Location
 from codegen.core.words import did_you_mean
@@ -225,7 +234,13 @@ class Launch:
     shared_memory: Expression
     cluster: tuple[Expression, ...]  # none: no clusters
     dependent: Expression
+    cooperative: Expression
     bounds: tuple[Bound, ...]  # bounds that a configuration decides
+
+    @property
+    def asks_occupancy(self) -> bool:
+        """Returns whether the grid names the number of blocks that a device holds at once."""
+        return any(MAX_RESIDENT_BLOCKS in extent.names for extent in self.grid)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Container, Iterable
 
 from codegen.core.dtypes import DTYPES
-from codegen.core.expressions import COMPUTE_CAPABILITY, DEVICE_FACTS
+from codegen.core.expressions import COMPUTE_CAPABILITY, DEVICE_FACTS, MAX_RESIDENT_BLOCKS
 
 IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*_?\Z")
 SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*\Z")
@@ -64,7 +64,7 @@ def reserved(name: str) -> str | None:
         return "is a C++ keyword"
     if keyword.iskeyword(name):
         return "is a Python keyword"
-    if name in (*DEVICE_FACTS, COMPUTE_CAPABILITY):
+    if name in (*DEVICE_FACTS, MAX_RESIDENT_BLOCKS, COMPUTE_CAPABILITY):
         return "is a fact about the device in expressions"
     if name in _RESERVED:
         return "is reserved in generated code"

@@ -591,6 +591,10 @@ class Launch(Written):
         description="programmatic dependent launch, from sm90 on: true if the kernel may start "
         "before the previous kernel of its stream has ended",
     )
+    cooperative: Text = Field(
+        "false",
+        description="true if all blocks run at the same time, so that they can wait for each other",
+    )
 
 
 class SetPart(Written):

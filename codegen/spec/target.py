@@ -12,6 +12,7 @@ from codegen.core.expressions import (
     BOOL,
     DEVICE_FACTS,
     INT,
+    MAX_RESIDENT_BLOCKS,
     Expression,
     ExpressionError,
     Kind,
@@ -413,9 +414,10 @@ class TargetLoader:
 
         def extents(key: str, texts: Sequence[str], most: Sequence[int]) -> tuple[Expression, ...]:
             unit = "threads" if key == "block" else "blocks"
+            scope = {**sizes, MAX_RESIDENT_BLOCKS: INT} if key == "grid" else sizes
             loaded = []
             for i, text in enumerate(texts):
-                extent = load_expression(document, text, sizes, "int", "launch", key, i)
+                extent = load_expression(document, text, scope, "int", "launch", key, i)
                 because = f"a {key} has 1 to {most[i]} {unit} along {'xyz'[i]}"
                 bound(extent, 1, most[i], because, key, i)
                 loaded.append(extent)
@@ -432,11 +434,13 @@ class TargetLoader:
         memory = load_expression(document, launch.shared_memory, sizes, "int", *place)
         bound(memory, 0, 2**31 - 1, "shared memory is 0 to 2^31 - 1 bytes", "shared_memory")
         cluster = extents("cluster", launch.cluster, (8, 8, 8))
-        place = "launch", "dependent"
-        dependent = load_expression(document, launch.dependent, sizes, "bool", *place)
+        dependent, cooperative = (
+            load_expression(document, getattr(launch, key), sizes, "bool", "launch", key)
+            for key in ("dependent", "cooperative")
+        )
         named = of_target(written.target)
         if named and named.capability < 90:
             for key in sorted({"cluster", "dependent"} & launch.model_fields_set):
                 message = f"'{key}' needs compute capability 9.0: a target sm90, sm90a or later"
                 document.report(message, "launch", key, key=True)
-        return Launch(grid, block, memory, cluster, dependent, tuple(bounds))
+        return Launch(grid, block, memory, cluster, dependent, cooperative, tuple(bounds))

@@ -46,12 +46,15 @@ struct CudaLaunch {
   // True if the kernel may start before the kernel ahead of it on the stream has ended, from
   // compute capability 9.0 on: it must then wait for that kernel (ptx/dependent_launch.cuh).
   bool dependent = false;
+  // True if all blocks run at the same time, so that they can wait for each other
+  // (cooperative_groups::this_grid().sync()): at most max_resident_blocks() of them.
+  bool cooperative = false;
 };
 
 // The reason why CUDA does not take a launch, whatever the kernel; null if CUDA takes it. (Each
 // extent is looked at before products are, which then fit.)
 inline const char* why_invalid(const CudaLaunch& launch, std::int64_t max_shared_memory) {
-  const auto& [grid, block, shared_memory, cluster, dependent] = launch;
+  const auto& [grid, block, shared_memory, cluster, dependent, cooperative] = launch;
   const auto within = [](const Extents& extents, std::int64_t x, std::int64_t y, std::int64_t z) {
     return extents.x >= 1 && extents.y >= 1 && extents.z >= 1 && extents.x <= x && extents.y <= y &&
            extents.z <= z;
@@ -107,6 +110,9 @@ class SharedMemoryOptIn {
   int allowed_[kDevices] = {};
 };
 
+template <auto kKernel>
+inline SharedMemoryOptIn shared_memory_opt_in;
+
 // A launch as CUDA takes it.
 struct CudaLaunchConfig {
   CudaLaunchConfig(const CudaLaunch& launch, const LaunchContext& context) {
@@ -131,31 +137,18 @@ struct CudaLaunchConfig {
       dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       dependent.val.programmaticStreamSerializationAllowed = 1;
     }
+    if (launch.cooperative) {
+      cudaLaunchAttribute& cooperative = attributes[config.numAttrs++];
+      cooperative.id = cudaLaunchAttributeCooperative;
+      cooperative.val.cooperative = 1;
+    }
   }
   CudaLaunchConfig(const CudaLaunchConfig&) = delete;
   CudaLaunchConfig& operator=(const CudaLaunchConfig&) = delete;
 
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   cudaLaunchConfig_t config = {};
 };
-
-// Launches `kKernel` on the caller's stream and device. Never synchronises; safe under stream
-// capture. What CUDA refuses is an error of the result, and not left for the next call to find.
-template <auto kKernel, class... Arguments>
-LaunchResult launch_cuda(const CudaLaunch& launch, const LaunchContext& context,
-                         const Arguments&... arguments) {
-  if (const char* reason = why_invalid(launch, context.facts.max_shared_memory)) return {reason};
-  const DeviceScope device(context.device);
-  if (device.error != nullptr) return {device.error};
-  const CudaLaunchConfig made(launch, context);
-  static SharedMemoryOptIn opt_in;
-  cudaError_t status = opt_in.allow(reinterpret_cast<const void*>(kKernel), context.device,
-                                    static_cast<int>(launch.shared_memory));
-  if (status == cudaSuccess) status = cudaLaunchKernelEx(&made.config, kKernel, arguments...);
-  if (status == cudaSuccess) return {};
-  cudaGetLastError();  // else PyTorch's next check finds it
-  return {cudaGetErrorString(status)};
-}
 
 // How many clusters of a launch of `kKernel` the call's device, which is current, holds at once: 0
 // if it has none, or if the kernel's code is of an architecture without. It is asked once for each
@@ -174,8 +167,8 @@ int resident_clusters(const CudaLaunch& launch, const LaunchContext& context) {
     cudaError_t status = cudaFuncGetAttributes(&attributes, kernel);
     if (status == cudaSuccess && attributes.binaryVersion < 90) return 0;
     if (status == cudaSuccess)
-      status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(launch.shared_memory));
+      status = shared_memory_opt_in<kKernel>.allow(kernel, context.device,
+                                                   static_cast<int>(launch.shared_memory));
     if (status == cudaSuccess)
       status = cudaOccupancyMaxActiveClusters(&clusters, kernel, &made.config);
     if (status == cudaSuccess) return clusters;
@@ -187,6 +180,89 @@ int resident_clusters(const CudaLaunch& launch, const LaunchContext& context) {
   int& known = kept[context.device][blocks];
   if (known == 0) known = ask() + 1;
   return known - 1;
+}
+
+// The number of blocks that a device holds at once, or why CUDA cannot tell.
+struct ResidentBlocks {
+  std::int64_t count = 0;  // at least 1 if there is no error
+  const char* error = nullptr;
+};
+
+// Returns the number of blocks of a launch of `kKernel` that the call's device holds at once,
+// whatever the grid of `launch` is: the most that a cooperative launch may have.
+template <auto kKernel>
+ResidentBlocks max_resident_blocks(CudaLaunch launch, const LaunchContext& context) {
+  launch.grid = launch.cluster;
+  if (const char* reason = why_invalid(launch, context.facts.max_shared_memory))
+    return {.error = reason};
+  const DeviceScope device(context.device);
+  if (device.error != nullptr) return {.error = device.error};
+  std::int64_t count = 0;
+  if (launch.cluster.product() > 1) {
+    count = resident_clusters<kKernel>(launch, context) * launch.cluster.product();
+  } else {
+    const auto* kernel = reinterpret_cast<const void*>(kKernel);
+    int of_multiprocessor = 0;
+    cudaError_t status = shared_memory_opt_in<kKernel>.allow(
+        kernel, context.device, static_cast<int>(launch.shared_memory));
+    if (status == cudaSuccess)
+      status = cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+          &of_multiprocessor, kernel, static_cast<int>(launch.block.product()),
+          static_cast<std::size_t>(launch.shared_memory));
+    if (status != cudaSuccess) {
+      cudaGetLastError();  // else PyTorch's next check finds it
+      return {.error = cudaGetErrorString(status)};
+    }
+    count = of_multiprocessor * context.facts.sm_count;
+  }
+  if (count > 0) return {count};
+  return {.error = message(
+              "got blocks of %lld threads and %lld bytes of dynamic shared memory, in clusters of "
+              "%lld, expected what this device has room for once: use fewer registers, threads or "
+              "bytes",
+              static_cast<long long>(launch.block.product()),
+              static_cast<long long>(launch.shared_memory),
+              static_cast<long long>(launch.cluster.product()))};
+}
+
+// Returns the error of a cooperative launch that the call's device, which is current, cannot run.
+template <auto kKernel>
+LaunchResult check_cooperative(const CudaLaunch& launch, const LaunchContext& context) {
+  int can = 0;
+  if (cudaDeviceGetAttribute(&can, cudaDevAttrCooperativeLaunch, context.device) != cudaSuccess ||
+      can == 0)
+    return {"this device has no cooperative launches (cudaDevAttrCooperativeLaunch)"};
+  const ResidentBlocks resident = max_resident_blocks<kKernel>(launch, context);
+  if (resident.error != nullptr) return {resident.error};
+  const auto& [x, y, z] = launch.grid;
+  if (x <= resident.count && x * y <= resident.count && x * y * z <= resident.count) return {};
+  return {
+      message("got a cooperative launch of %lld x %lld x %lld blocks, expected at most the %lld "
+              "that this device holds at once: bound the grid by max_resident_blocks",
+              static_cast<long long>(x), static_cast<long long>(y), static_cast<long long>(z),
+              static_cast<long long>(resident.count))};
+}
+
+// Launches `kKernel` on the caller's stream and device. Never synchronises; safe under stream
+// capture. What CUDA refuses is an error of the result, and not left for the next call to find.
+template <auto kKernel, class... Arguments>
+LaunchResult launch_cuda(const CudaLaunch& launch, const LaunchContext& context,
+                         const Arguments&... arguments) {
+  if (const char* reason = why_invalid(launch, context.facts.max_shared_memory)) return {reason};
+  const DeviceScope device(context.device);
+  if (device.error != nullptr) return {device.error};
+  if (launch.cooperative) {
+    const LaunchResult fits = check_cooperative<kKernel>(launch, context);
+    if (fits.error != nullptr) return fits;
+  }
+  const CudaLaunchConfig made(launch, context);
+  cudaError_t status =
+      shared_memory_opt_in<kKernel>.allow(reinterpret_cast<const void*>(kKernel), context.device,
+                                          static_cast<int>(launch.shared_memory));
+  if (status == cudaSuccess) status = cudaLaunchKernelEx(&made.config, kKernel, arguments...);
+  if (status == cudaSuccess) return {};
+  cudaGetLastError();  // else PyTorch's next check finds it
+  return {cudaGetErrorString(status)};
 }
 
 }  // namespace kernelmint

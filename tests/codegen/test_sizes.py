@@ -141,6 +141,21 @@ REFUSED = [
         "block: threads, dependent: N",
         "sm80.yaml:13:69: 'N' must be true or false",
     ),
+    (
+        "a cooperative launch that is a number",
+        "sm80.yaml",
+        "block: threads",
+        "block: threads, cooperative: N",
+        "sm80.yaml:13:71: 'N' must be true or false",
+    ),
+    (
+        "a block of the blocks that a device holds at once",
+        "sm80.yaml",
+        "block: threads",
+        "block: max_resident_blocks",
+        "sm80.yaml:13:49: 'max_resident_blocks' is a fact about the device, which is not known "
+        "here",
+    ),
 ]
 
 
@@ -196,6 +211,17 @@ def test_a_launch_says_what_the_spec_says(hopper) -> None:
         assert f"          {line}\n" in text, text
 
 
+def test_a_grid_may_name_the_blocks_that_the_device_holds_at_once(hopper) -> None:
+    hopper.edit("sm90.yaml", "min(parts, sm_count)", "min(parts, max_resident_blocks)")
+    hopper.edit("sm90.yaml", "dependent: eager and causal", "cooperative: eager")
+    result = hopper.run("regenerate")
+    assert result.status == 0, result.output
+    text = (hopper.out / "demo/sm90_launch.cuh").read_text()
+    asked = text.index("max_resident_blocks<&demo::demo_sm90<Config>>(launch, context)")
+    assert text.index(".cooperative = args.eager,") < asked
+    assert asked < text.index("expression::min(args.parts, resident.count)};")
+
+
 @pytest.mark.parametrize(
     ("size", "expected"),
     [
@@ -224,9 +250,13 @@ def test_a_familys_derived_values_are_every_targets(workspace) -> None:
 
 
 def test_the_pages_examples_load(workspace) -> None:
-    sizes, launch = (
-        (ROOT / page).read_text().partition("```yaml\n")[2].partition("```")[0]
-        for page in ("docs/expressions.md", "docs/launches.md")
+    sizes, launch, cooperative = (
+        (ROOT / page).read_text().split("```yaml\n")[number].partition("```")[0]
+        for page, number in (
+            ("docs/expressions.md", 1),
+            ("docs/launches.md", 1),
+            ("docs/launches.md", 2),
+        )
     )
     family, _, target = sizes.partition("# sm80.yaml\n")
     assert "launch:" in target
@@ -244,3 +274,7 @@ def test_the_pages_examples_load(workspace) -> None:
     text = (workspace.out / "demo/sm90_launch.cuh").read_text()
     assert ".cluster = {2, 1, 1}," in text
     assert ".dependent = true," in text
+    workspace.write("sm120.yaml", f"target: sm120\nkernel: sm80.cuh:it\n{cooperative}{sets}")
+    result = workspace.run("regenerate")
+    assert result.status == 0, result.output
+    assert ".cooperative = true," in (workspace.out / "demo/sm120_launch.cuh").read_text()

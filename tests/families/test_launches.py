@@ -1,4 +1,4 @@
-"""Launches: 3-D blocks, clusters, dependent launches."""
+"""Launches: 3-D blocks, clusters, dependent and cooperative launches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("families")
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize("family", ["cluster_sum", "dependent_steps", "laplacian"])
+@pytest.mark.parametrize("family", ["cluster_sum", "dependent_steps", "grid_sums", "laplacian"])
 def test_they_compile(family):
     infos = runtime.kernels(family)
     assert infos
@@ -67,6 +67,52 @@ def test_dependent_steps_in_a_graph():
         y.fill_(float("nan"))
         graph.replay()
         assert torch.equal(y, x.roll(-3) + 3)
+
+
+def rounds_of_sums(x, rounds):
+    """What grid_sums computes, by whole numbers."""
+    y = x.cpu().long()
+    for _ in range(rounds):
+        y = (y + y.sum()) % 2**32
+    return torch.where(y < 2**31, y, y - 2**32).int()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", ["sm80", "sm90a"])
+@pytest.mark.parametrize("count", [1, 1000, 3_000_001])
+def test_all_blocks_of_a_cooperative_launch_wait_for_each_other(target, count):
+    run = kernel("grid_sums", target)
+    x = torch.randint(-100, 100, (count,), device="cuda", dtype=torch.int32)
+    for rounds in (1, 50):
+        assert torch.equal(run(x, rounds=rounds).cpu(), rounds_of_sums(x, rounds))
+
+
+@pytest.mark.gpu
+def test_a_cooperative_launch_in_a_graph():
+    run = kernel("grid_sums", "sm80")
+    x = torch.randint(-100, 100, (100_000,), device="cuda", dtype=torch.int32)
+    run(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = run(run(x, rounds=3), rounds=4)
+    for _ in range(3):
+        y.zero_()
+        graph.replay()
+        assert torch.equal(y.cpu(), rounds_of_sums(x, 7))
+
+
+@pytest.mark.gpu
+def test_a_cooperative_launch_of_more_blocks_than_the_device_holds_is_refused():
+    run = kernel("grid_sums", "sm80")
+    x = torch.ones(1000, device="cuda", dtype=torch.int32)
+    multiprocessors = runtime.sm_count(x.device)
+    with pytest.raises(
+        RuntimeError,
+        match=rf"^{run.info.key}: got a cooperative launch of {33 * multiprocessors} x 1 x 1 "
+        r"blocks, expected at most the \d+ that this device holds at once",
+    ):
+        run(x, blocks=33 * multiprocessors)
+    assert torch.equal(run(x, blocks=multiprocessors), x + 1000)  # nothing is left of the error
 
 
 @pytest.mark.gpu

@@ -148,3 +148,91 @@ def test_what_cuda_would_refuse_is_said_in_words(tmp_path: Path) -> None:
     program = nvcc(tmp_path, "-arch=sm_80", "program.cu")
     done = subprocess.run([program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == EXPECTED
+
+
+# A device of 10 multiprocessors, each of which has room for 2048 threads and 64 KiB.
+DEVICE = r"""
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+
+static int opted_in = 48 << 10, is_cooperative = 1;
+extern "C" {
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t) { return "an error of CUDA"; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  return *value = is_cooperative, cudaSuccess;
+}
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int bytes) {
+  return opted_in = bytes, cudaSuccess;
+}
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  return attributes->binaryVersion = 90, cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*,
+                                           const cudaLaunchConfig_t* config) {
+  const auto size = config->attrs[0].val.clusterDim;
+  return *clusters = 16 / static_cast<int>(size.x * size.y * size.z), cudaSuccess;
+}
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads,
+                                                          std::size_t bytes) {
+  if (static_cast<int>(bytes) > opted_in) return cudaErrorInvalidValue;
+  *blocks = std::min(2048 / threads, (64 << 10) / std::max(static_cast<int>(bytes), 1024));
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void*, void**) {
+  std::printf("%u blocks:", config->gridDim.x);
+  for (unsigned i = 0; i < config->numAttrs; ++i) std::printf(" %d", config->attrs[i].id);
+  return std::puts(""), cudaSuccess;
+}
+}
+
+#include "cuda_launch.cuh"
+using namespace kernelmint;
+void kernel() {}
+void print(const CudaLaunch& launch) {
+  const LaunchContext context = {.facts = {.sm_count = 10, .max_shared_memory = 100'000}};
+  const ResidentBlocks resident = max_resident_blocks<&kernel>(launch, context);
+  std::printf("%lld; ", static_cast<long long>(resident.count));
+  const LaunchResult result = launch_cuda<&kernel>(launch, context);
+  if (result.error != nullptr) std::puts(result.error);
+}
+int main() {
+  print({.grid = {20}, .block = {1024}, .cooperative = true});
+  print({.grid = {21}, .block = {1024}});
+  print({.grid = {21}, .block = {1024}, .cooperative = true});
+  print({.grid = {5, 2}, .block = {32, 8}, .shared_memory = 60'000, .cooperative = true});
+  print({.grid = {5, 3}, .block = {32, 8}, .shared_memory = 60'000, .cooperative = true});
+  print({.grid = {1}, .block = {256}, .shared_memory = 70'000, .cooperative = true});
+  print({.grid = {16}, .block = {32}, .cluster = {4}, .cooperative = true});
+  print({.grid = {20}, .block = {32}, .cluster = {4}, .cooperative = true});
+  print({.grid = {INT32_MAX, 65535, 65535}, .block = {32}, .cooperative = true});
+  is_cooperative = 0;
+  print({.grid = {1}, .block = {32}, .cooperative = true});
+}
+"""
+AT_ONCE = "that this device holds at once: bound the grid by max_resident_blocks"
+COOPERATIVE = [
+    "20; 20 blocks: 2",
+    "20; 21 blocks:",
+    f"20; got a cooperative launch of 21 x 1 x 1 blocks, expected at most the 20 {AT_ONCE}",
+    "10; 5 blocks: 2",
+    f"10; got a cooperative launch of 5 x 3 x 1 blocks, expected at most the 10 {AT_ONCE}",
+    "0; got blocks of 256 threads and 70000 bytes of dynamic shared memory, in clusters of 1, "
+    "expected what this device has room for once: use fewer registers, threads or bytes",
+    "16; 16 blocks: 4 2",
+    f"16; got a cooperative launch of 20 x 1 x 1 blocks, expected at most the 16 {AT_ONCE}",
+    "640; got a cooperative launch of 2147483647 x 65535 x 65535 blocks, expected at most the 640 "
+    f"{AT_ONCE}",
+    "640; this device has no cooperative launches (cudaDevAttrCooperativeLaunch)",
+]
+
+
+def test_a_cooperative_launch_has_the_blocks_that_the_device_holds_at_once(tmp_path: Path) -> None:
+    (tmp_path / "program.cpp").write_text(DEVICE)
+    program = nvcc(tmp_path, "-cudart=none", "program.cpp")
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == COOPERATIVE
