@@ -30,6 +30,18 @@ struct DeviceScope {
   const char* error = nullptr;
 };
 
+// While it lives, the thread may call what a capture refuses though it adds nothing to the graph.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
 // How many there are along each axis.
 struct Extents {
   std::int64_t x = 1, y = 1, z = 1;

@@ -7,21 +7,10 @@
 #include <cstddef>
 #include <unordered_map>
 
+#include "cuda_launch.cuh"
 #include "mutex.h"
 
 namespace kernelmint {
-
-// While it lives, the thread may call what a capture refuses though it adds nothing to the graph.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
 
 // Hands out the elements of an array on one device. Launches on a stream follow each other, so they
 // share one. A launch that is captured has one of its own, since a graph may run beside anything,

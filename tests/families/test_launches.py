@@ -1,4 +1,4 @@
-"""Launches: 3-D blocks, clusters, dependent and cooperative launches."""
+"""Launches: 3-D blocks, clusters, dependent and cooperative launches, objects that outlive them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ pytestmark = pytest.mark.usefixtures("families")
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc on PATH")
-@pytest.mark.parametrize("family", ["cluster_sum", "dependent_steps", "grid_sums", "laplacian"])
+@pytest.mark.parametrize(
+    "family", ["cluster_sum", "dependent_steps", "grid_sums", "laplacian", "lookup"]
+)
 def test_they_compile(family):
     infos = runtime.kernels(family)
     assert infos
@@ -113,6 +115,42 @@ def test_a_cooperative_launch_of_more_blocks_than_the_device_holds_is_refused():
     ):
         run(x, blocks=33 * multiprocessors)
     assert torch.equal(run(x, blocks=multiprocessors), x + 1000)  # nothing is left of the error
+
+
+def looked_up(x, first):
+    return x.flip(0) + first + torch.arange(len(x), device=x.device) % 4
+
+
+@pytest.mark.gpu
+def test_texture_objects_and_host_memory_live_until_the_work_has_ended():
+    run = kernel("lookup", "sm80")
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    inputs = [torch.randint(0, 100, (n,), device="cuda").float() for n in (1, 1000, 1 << 22)]
+    torch.cuda.synchronize()
+    results = []
+    for first in range(100):
+        for x in inputs:
+            with torch.cuda.stream(streams[first % 2]):
+                results.append((run(x, first=first), x, first))
+    torch.cuda.synchronize()
+    for y, x, first in results:
+        assert torch.equal(y, looked_up(x, first))
+
+
+@pytest.mark.gpu
+def test_texture_objects_and_host_memory_live_as_long_as_a_graph():
+    run = kernel("lookup", "sm80")
+    x = torch.randint(0, 100, (100_000,), device="cuda").float()
+    for _ in range(3):  # the last graph's objects are released by the next one's calls
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = run(run(x, first=1), first=2)
+        for first in range(20):
+            run(x, first=first)
+            y.zero_()
+            graph.replay()
+            assert torch.equal(y, looked_up(looked_up(x, 1), 2))
+        del graph, y
 
 
 @pytest.mark.gpu

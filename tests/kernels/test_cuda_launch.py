@@ -236,3 +236,77 @@ def test_a_cooperative_launch_has_the_blocks_that_the_device_holds_at_once(tmp_p
     program = nvcc(tmp_path, "-cudart=none", "program.cpp")
     done = subprocess.run([program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == COOPERATIVE
+
+
+# Work on a stream and graphs end when the program says so.
+OBJECTS = r"""
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <vector>
+
+struct CUevent_st { bool has_ended = false; };
+struct CUuserObject_st { void* object; cudaHostFn_t destroy; };
+static std::vector<CUevent_st*> events;
+static std::vector<CUuserObject_st> graphs;
+static bool is_capturing = false;
+extern "C" {
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t) { return "an error of CUDA"; }
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t, cudaStreamCaptureStatus* status,
+                                     unsigned long long*, cudaGraph_t*, const cudaGraphNode_t**,
+                                     const cudaGraphEdgeData**, std::size_t*) {
+  *status = is_capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaUserObjectCreate(cudaUserObject_t* owner, void* object, cudaHostFn_t destroy,
+                                 unsigned, unsigned) {
+  return *owner = new CUuserObject_st{object, destroy}, cudaSuccess;
+}
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t, cudaUserObject_t owner, unsigned, unsigned) {
+  return graphs.push_back(*owner), cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return *event = new CUevent_st, cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  return events.push_back(event), cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  return event->has_ended ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) { return delete event, cudaSuccess; }
+}
+
+#include "release_after_work.cuh"
+
+void release(unsigned long long object) { std::printf(" %llu", object); }
+void launch(unsigned long long object) {
+  const auto result = kernelmint::release_after_work<&release>(object, {});
+  std::puts(result.error == nullptr ? "" : result.error);
+}
+int main() {
+  launch(1);
+  launch(2);
+  is_capturing = true;
+  launch(3);
+  is_capturing = false;
+  events[1]->has_ended = true;
+  launch(4);  // releases 2
+  launch(5);
+  events[0]->has_ended = true;
+  graphs[0].destroy(graphs[0].object);
+  launch(6);  // releases 3 and 1
+  launch(7);
+}
+"""
+
+
+def test_objects_are_released_after_the_work_and_graphs_that_use_them(tmp_path: Path) -> None:
+    (tmp_path / "program.cpp").write_text(OBJECTS)
+    program = nvcc(tmp_path, "-cudart=none", "program.cpp")
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["", "", "", " 2", "", " 3 1", ""]
