@@ -147,6 +147,23 @@ def test_large_files_are_read_by_several_processes(tmp_path):
     assert [row.symbol for row in rows] == ["large", "small"] * 9
 
 
+def test_a_wheel_of_many_small_files_is_read_by_several_processes(tmp_path):
+    kernels = library(fatbin((2, 90, cubin([Row("large", code_bytes=1 << 24), Row("small")]))))
+    path = tmp_path / "k.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as wheel:
+        for number in range(12):
+            wheel.writestr(f"{number:02}.so", kernels)
+    rows = reader.read(path)
+    assert [(row.source, row.symbol) for row in rows] == [
+        (f"{number:02}.so", symbol) for number in range(12) for symbol in ("large", "small")
+    ]
+    content = bytearray(path.read_bytes())
+    content[content.rindex(b"07.so", 0, -2000) + 1000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ReportError, match=r"k\.whl: 07\.so: not whole in its wheel: Bad CRC"):
+        reader.read(path)
+
+
 # Damaged and hostile files
 
 

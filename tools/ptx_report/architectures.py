@@ -62,7 +62,7 @@ class Kernel:
         values = {
             arch: value for arch, row in self.rows.items() if (value := figure(row)) is not None
         }
-        if len(values) < 2:
+        if len(set(values.values())) < 2:
             return
         distances = {
             arch: distance(value, [other for of, other in values.items() if of != arch])

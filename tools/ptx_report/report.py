@@ -103,6 +103,8 @@ class Report:
     def function(self, row: Row) -> str | None:
         """Returns what tells the kernels of a configuration apart, if it has more than one: the
         name, and those of a template's arguments that differ."""
+        if row.key is None:
+            return None
         return told_apart(row, self._kernels.get((row.key, group(row)), []))
 
     @cached_property
@@ -164,7 +166,7 @@ class Report:
         if row.key:
             values["family"], values["target"], _ = row.key.split(".", 2)
         else:
-            values["template"] = templates.of(row.kernel_config).template
+            values["template"] = templates.template(row.kernel_config)
         values.update((heading, values[n]) for heading, n in HEADINGS.items() if n in values)
         values.update(self.derived(row))
         values.update(self.parameters(row))

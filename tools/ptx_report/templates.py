@@ -36,18 +36,30 @@ def of(name: str) -> Name:
 
     A name that is not demangled, or whose brackets do not match, is a template without arguments.
     """
+    template, lists = _parted(name)
+    return Name(template, tuple(argument for text in lists for argument in split(text)))
+
+
+def template(name: str) -> str:
+    """Returns the template of a demangled function: `of` takes twice as long."""
+    return _parted(name)[0]
+
+
+@cache
+def _parted(name: str) -> tuple[str, list[str]]:
+    """Returns a function's name without its lists of template arguments, and those."""
     groups, _, spaces = _scanned(name)
     lists = [g for g in groups if g.bracket == "(" and name[g.begin - 1 : g.end + 1] != _UNNAMED]
     end = lists[-1].begin - 1 if lists else len(name)
     begin = max((space + 1 for space in spaces if space < end), default=0)
     template, at = "", begin
-    arguments: list[str] = []
+    texts: list[str] = []
     for group in groups:
         if group.bracket == "<" and begin <= group.begin and group.end < end:
             template += name[at : group.begin - 1]
             at = group.end + 1
-            arguments += split(name[group.begin : group.end])
-    return Name(template + name[at:end], tuple(arguments))
+            texts.append(name[group.begin : group.end])
+    return template + name[at:end], texts
 
 
 def split(text: str) -> list[str]:

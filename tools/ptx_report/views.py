@@ -143,7 +143,7 @@ def _weight(row: Row) -> int:
 
 
 def _template(row: Row) -> str:
-    return row.key.rpartition(".")[0] if row.key else templates.of(row.kernel_config).template
+    return row.key.rpartition(".")[0] if row.key else templates.template(row.kernel_config)
 
 
 def _shape(row: Row) -> str:

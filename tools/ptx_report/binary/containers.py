@@ -7,10 +7,11 @@ import re
 import shutil
 import zipfile
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from codegen.core.elf import EM_CUDA, Elf, ElfError
+from codegen.core.elf import EM_CUDA, Bytes, Elf, ElfError
 from codegen.core.elf import MAGIC as ELF
 
 from . import fatbin
@@ -22,14 +23,16 @@ _MEMBER = re.compile(rb"(.{16}).{32}(\d{1,10}) *`\n", re.DOTALL)
 _MEMBER_SIZE = 60
 _NAMES = re.compile(r".*\.(so(\.[\w.]+)?|o|a|cubin|fatbin|ptx)")
 _FATBIN, _RELOCATABLE = ".nv_fatbin", "__nv_relfatbin"
+_SMALL = 1 << 25  # bytes of a wheel's member that need no file of their own
 
 
 class File(NamedTuple):
-    """A file that holds code for GPUs."""
+    """A file that may hold code for GPUs."""
 
     path: Path
     source: str  # the name that a person knows it by
     entries: list[Entry]
+    packed: int = 0  # bytes of a wheel's member, named `source`, whose entries are not yet read
 
 
 def is_binary(path: Path) -> bool:
@@ -67,10 +70,14 @@ def _of_wheel(path: Path, work: Path) -> Iterator[File]:
     budget = Budget.of(path.stat().st_size)
     try:
         with zipfile.ZipFile(path) as wheel:
-            for number, member in enumerate(wheel.infolist()):
+            members = {member.filename: member for member in wheel.infolist()}.values()
+            for number, member in enumerate(members):
                 if not _NAMES.fullmatch(member.filename):
                     continue
                 budget.take(member.file_size)
+                if member.file_size <= _SMALL:
+                    yield File(path, member.filename, [], member.file_size)
+                    continue
                 file = work / str(number)
                 with wheel.open(member) as packed, file.open("wb") as out:
                     shutil.copyfileobj(packed, out, 1 << 20)
@@ -81,35 +88,58 @@ def _of_wheel(path: Path, work: Path) -> Iterator[File]:
         raise BinaryError(f"not a whole wheel: {error}") from None
 
 
+def unpacked(file: File) -> bytes:
+    """Returns the content of a wheel's member. Raises BinaryError."""
+    try:
+        return _wheel(file.path, file.path.stat().st_mtime_ns).read(file.source)
+    except OSError:
+        raise
+    except Exception as error:  # each way of compressing has its own
+        raise BinaryError(f"{file.source}: not whole in its wheel: {error}") from None
+
+
+@lru_cache(1)
+def _wheel(path: Path, _: int) -> zipfile.ZipFile:
+    """Returns a wheel, which stays open for its next member: its directory may be long."""
+    return zipfile.ZipFile(path)
+
+
 def _of_file(path: Path, source: str) -> Iterator[File]:
-    with path.open("rb") as stream:
-        size = path.stat().st_size
-        if not size:
+    if path.stat().st_size:
+        with (
+            path.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
+        ):
+            yield from within(content, path, source)
+
+
+def within(content: Bytes, path: Path, source: str) -> Iterator[File]:
+    """Yields the files with code for GPUs in a file's content: one, or an archive's members.
+    Raises BinaryError."""
+    size = len(content)
+    budget = Budget.of(size)
+    try:
+        if content[: len(_ARCHIVE)] == _ARCHIVE:
+            for name, begin, end in _members(content):
+                found = list(_entries(content, begin, end, budget))
+                if found:
+                    yield File(path, f"{source}({name})", found)
             return
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            budget = Budget.of(size)
-            try:
-                if content[: len(_ARCHIVE)] == _ARCHIVE:
-                    for name, begin, end in _members(content):
-                        found = list(_entries(content, begin, end, budget))
-                        if found:
-                            yield File(path, f"{source}({name})", found)
-                    return
-                if content[: len(_THIN)] == _THIN:
-                    raise BinaryError("a thin archive, which only names its objects: give those")
-                is_ptx = source.endswith(".ptx")
-                found = (
-                    [Entry(fatbin.PTX, None, 0, size)]
-                    if is_ptx
-                    else list(_entries(content, 0, size, budget))
-                )
-            except (BinaryError, ElfError) as error:
-                raise BinaryError(f"{source}: {error}") from None
-            if found:
-                yield File(path, source, found)
+        if content[: len(_THIN)] == _THIN:
+            raise BinaryError("a thin archive, which only names its objects: give those")
+        is_ptx = source.endswith(".ptx")
+        found = (
+            [Entry(fatbin.PTX, None, 0, size)]
+            if is_ptx
+            else list(_entries(content, 0, size, budget))
+        )
+    except (BinaryError, ElfError) as error:
+        raise BinaryError(f"{source}: {error}") from None
+    if found:
+        yield File(path, source, found)
 
 
-def _entries(content: mmap.mmap, begin: int, end: int, budget: Budget) -> Iterator[Entry]:
+def _entries(content: Bytes, begin: int, end: int, budget: Budget) -> Iterator[Entry]:
     """Yields the cubins and PTX of an object or a fatbinary that is a part of a file."""
     magic = content[begin : begin + 4]
     if magic == fatbin.MAGIC:
@@ -129,7 +159,7 @@ def _entries(content: mmap.mmap, begin: int, end: int, budget: Budget) -> Iterat
             yield from fatbin.entries(content, begin + first, begin + last, budget)
 
 
-def _members(content: mmap.mmap) -> Iterator[tuple[str, int, int]]:
+def _members(content: Bytes) -> Iterator[tuple[str, int, int]]:
     """Yields an archive's members: name, begin, end."""
     at, names = len(_ARCHIVE), b""
     while at < len(content):

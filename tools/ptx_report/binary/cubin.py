@@ -72,11 +72,12 @@ def _kernels(elf: Elf, arch: str | None, source: str) -> Iterator[Row]:
     arch = arch or (target[1].decode() if target else _arch(elf))
     others = sorted({kind for kind, kernel in sizes if kernel and kind in _OTHERS})
     room = len(elf.content)  # sections do not overlap
+    code = memoryview(elf.content)
     for text in texts:
         room -= text.size
         if room < 0:
             raise BinaryError("cut: its functions take more bytes than it has")
-        code = elf.read(text)
+        begin, end = elf.bounds(text)
         name = text.name[len(_TEXT) :]
         symbol = text.info & 0xFFFFFF
         is_old = elf.abi_version <= _OLD_ABI
@@ -94,8 +95,8 @@ def _kernels(elf: Elf, arch: str | None, source: str) -> Iterator[Row]:
             ),
             source=source,
             toolchain=toolchain,
-            code_bytes=len(code),
-            machine_code=hashlib.sha1(code, usedforsecurity=False).hexdigest()[:16],
+            code_bytes=end - begin,
+            machine_code=hashlib.sha1(code[begin:end], usedforsecurity=False).hexdigest()[:16],
         )
 
 
@@ -120,7 +121,8 @@ def _of_symbols(info: bytes) -> tuple[dict[int, int], dict[int, int]]:
 
 def _barriers(elf: Elf, info: Section | None) -> int:
     """Returns the named barriers of a kernel, which its own attributes count."""
-    found = _attributes(elf.read(info)) if info else ()
+    content = elf.read(info) if info else b""
+    found = _attributes(content) if _BARRIERS in content else ()  # as any byte of them
     return next((figure & 0xFF for code, figure, _ in found if code == _BARRIERS), 0)
 
 

@@ -6,12 +6,13 @@ import mmap
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain
 from pathlib import Path
 
+from codegen.core.elf import Bytes
 from codegen.core.ptxas_rows import ReportError, Row
 
 from . import containers, cubin, fatbin, ptx
@@ -31,7 +32,7 @@ def read(path: Path) -> list[Row]:
     """
     try:
         with tempfile.TemporaryDirectory() as work:
-            return _read(chain.from_iterable(map(_parts, containers.files(path, Path(work)))))
+            return _read(_parts(containers.files(path, Path(work))))
     except BinaryError as error:
         raise ReportError(f"{path}: {error}") from None
     except BrokenProcessPool:
@@ -40,21 +41,27 @@ def read(path: Path) -> list[Row]:
         raise ReportError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _parts(file: File) -> Iterator[File]:
-    """Yields a file's entries in parts, each of about as much work."""
-    part: list[fatbin.Entry] = []
+def _parts(files: Iterable[File]) -> Iterator[list[File]]:
+    """Yields the files and their entries in parts, each of about as much work."""
+    part: list[File] = []
     size = 0
-    for entry in file.entries:
-        part.append(entry)
-        size += entry.size or entry.end - entry.begin
+    for file in files:
+        part.append(file._replace(entries=[]))
+        size += file.packed
+        for entry in file.entries:
+            if size > _PART:
+                yield part
+                part, size = [file._replace(entries=[])], 0
+            part[-1].entries.append(entry)
+            size += entry.size or entry.end - entry.begin
         if size > _PART:
-            yield file._replace(entries=part)
+            yield part
             part, size = [], 0
     if part:
-        yield file._replace(entries=part)
+        yield part
 
 
-def _read(parts: Iterator[File]) -> list[Row]:
+def _read(parts: Iterator[list[File]]) -> list[Row]:
     first = list(_taken(parts, 4))
     if len(first) < 4 or (cores := len(os.sched_getaffinity(0))) < 2:
         return [row for part in chain(first, parts) for row in rows_of(part)]
@@ -63,26 +70,38 @@ def _read(parts: Iterator[File]) -> list[Row]:
         return [row for rows in pool.map(rows_of, chain(first, parts)) for row in rows]
 
 
-def _taken(parts: Iterator[File], most: int) -> Iterator[File]:
+def _taken(parts: Iterator[list[File]], most: int) -> Iterator[list[File]]:
     for _, part in zip(range(most), parts, strict=False):
         yield part
 
 
-def rows_of(part: File) -> list[Row]:
-    """Returns the rows of some entries of a file. Raises BinaryError."""
-    with (
-        part.path.open("rb") as stream,
-        mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
-    ):
-        try:
-            rows: list[Row] = []
-            for entry in part.entries:
-                if kernels := _READERS.get(entry.kind):
-                    found = kernels(entry.read(content), entry.arch, part.source)
-                    rows += _shared(list(found), entry.end - entry.begin)
-            return rows
-        except BinaryError as error:
-            raise BinaryError(f"{part.source}: {error}") from None
+def rows_of(part: Iterable[File]) -> list[Row]:
+    """Returns the rows of some files' entries. Raises BinaryError."""
+    rows: list[Row] = []
+    for file in part:
+        if file.packed:
+            content = containers.unpacked(file)
+            for inner in containers.within(content, file.path, file.source):
+                rows += _rows(content, inner)
+        elif file.entries:
+            with (
+                file.path.open("rb") as stream,
+                mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as pages,
+            ):
+                rows += _rows(pages, file)
+    return rows
+
+
+def _rows(content: Bytes, file: File) -> list[Row]:
+    try:
+        rows: list[Row] = []
+        for entry in file.entries:
+            if kernels := _READERS.get(entry.kind):
+                found = kernels(entry.read(content), entry.arch, file.source)
+                rows += _shared(list(found), entry.end - entry.begin)
+        return rows
+    except BinaryError as error:
+        raise BinaryError(f"{file.source}: {error}") from None
 
 
 def _shared(rows: list[Row], stored: int) -> list[Row]:
