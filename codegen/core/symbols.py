@@ -34,7 +34,7 @@ def key_of_symbol(symbol: str) -> str | None:
     start = symbol.find("10kernelmint")
     if start < 0:
         spelt = _SPELT.search(symbol)
-        key = f"{spelt[1]}.{spelt[2]}.{spelt[3].replace('_', '-')}" if spelt else ""
+        key = f"{spelt[1]}.{spelt[2]}.{_tokens(spelt[3])}" if spelt else ""
         return key if KEY.fullmatch(key) else None
     own, _ = _own_names(symbol)
     is_spelt = False  # true after kernelmint::configs
@@ -47,11 +47,16 @@ def key_of_symbol(symbol: str) -> str | None:
         is_spelt = True
         names = _names(symbol, match.end())
         if names is not None and not (whole and names[1] != "cpu" and of_target(names[1]) is None):
-            family, target, tokens = names
-            key = f"{family}.{target}.{tokens.replace('_', '-')}"
+            family, target, type_name = names
+            key = f"{family}.{target}.{_tokens(type_name)}"
             if KEY.fullmatch(key):
                 return key
     return None
+
+
+def _tokens(type_name: str) -> str:
+    """Returns a key's tokens from its configuration's type: codegen.spec.names.cpp_type_name."""
+    return type_name.rstrip("_").replace("_", "-")
 
 
 @lru_cache(1 << 16)  # a large library has each for several architectures
@@ -73,6 +78,7 @@ def arguments_of_symbol(symbol: str, key: str) -> list[str]:
     tokens = key.rpartition(".")[2].replace("-", "_")
     if not symbol.startswith("_Z"):
         return [text for text in _spelt_arguments(symbol) if f"::{tokens}" not in text]
+    types = [f"{len(tokens) + n}{tokens}{'_' * n}" for n in range(3)]
     own, at = _own_names(symbol)
     arguments = []
     try:
@@ -82,7 +88,7 @@ def arguments_of_symbol(symbol: str, key: str) -> list[str]:
         while symbol[at] != "E":
             begin = at
             at, text = _read(symbol, begin)
-            if text and f"{len(tokens)}{tokens}" not in symbol[begin:at]:
+            if text and not any(name in symbol[begin:at] for name in types):
                 arguments.append(text)
     except (IndexError, ValueError, RecursionError):
         return []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codegen.core.ptxas_rows import Row
-from codegen.core.symbols import kernel_of_symbol, key_of_symbol
+from codegen.core.symbols import arguments_of_symbol, kernel_of_symbol, key_of_symbol
 from tests.ptx_report.samples import DATA, read
 from tools.ptx_report import demangle as names
 from tools.ptx_report.diff import compare
@@ -79,6 +79,16 @@ def test_a_key_is_found_under_any_substitution(symbol):
     declaration = names.demangle([symbol])[symbol]
     assert key_of_symbol(declaration) == "fam.sm80.bf16-d64"
     assert kernel_of_symbol(declaration) == kernel_of_symbol(symbol)
+
+
+def test_a_type_that_may_not_have_its_tokens_name_has_the_same_key():
+    """Its member `bf16` means the dtype, and `default` is a word of C++."""
+    for tokens in ("bf16", "default"):
+        name = f"{len(tokens) + 1}{tokens}_"
+        symbol = f"_ZN10kernelmint3fam4scanINS_7configs3fam4sm80{name}ELi3EEEvv"
+        key = f"fam.sm80.{tokens}"
+        assert key_of_symbol(symbol) == key_of_symbol(names.demangle([symbol])[symbol]) == key
+        assert arguments_of_symbol(symbol, key) == ["3"]
 
 
 @pytest.mark.parametrize(
