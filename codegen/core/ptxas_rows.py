@@ -201,13 +201,23 @@ def csv_text(rows: Iterable[Row], extra: Iterable[tuple[str, list[str]]] = ()) -
     it away.
     """
     extra = list(extra)
+    return table_text(
+        [*COLUMNS, *(name for name, _ in extra)],
+        (
+            [*(_cell(row, column) for column in COLUMNS), *(column[index] for _, column in extra)]
+            for index, row in enumerate(rows)
+        ),
+    )
+
+
+def table_text(header: Iterable[str], lines: Iterable[Iterable[object]]) -> str:
+    """Returns CSV of lines of cells, of which None is empty, in a form that no spreadsheet
+    computes."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*COLUMNS, *(name for name, _ in extra)])
-    for index, row in enumerate(rows):
-        line = [_cell(row, column) for column in COLUMNS]
-        line += [column[index] for _, column in extra]
-        writer.writerow(map(_as_text, line))
+    writer.writerow(header)
+    for line in lines:
+        writer.writerow(_as_text("" if cell is None else str(cell)) for cell in line)
     return out.getvalue()
 
 

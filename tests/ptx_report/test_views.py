@@ -1,5 +1,8 @@
 """A report laid out by architecture, by template, and in totals."""
 
+import csv
+import json
+
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -10,7 +13,7 @@ from tests.ptx_report.cubins import cubin, fatbin, library
 from tests.ptx_report.samples import DATA
 from tools.ptx_report import architectures, templates
 from tools.ptx_report.__main__ import main
-from tools.ptx_report.views import duplicates
+from tools.ptx_report.by import duplicates
 
 SETMAXNREG = DATA / "binaries/setmaxnreg.fatbin"
 
@@ -168,3 +171,50 @@ def test_code_that_differs_is_no_copy():
     row = Row("k", arch="sm_90", code_bytes=128, machine_code="1")
     assert duplicates([row, row._replace(machine_code="2"), row._replace(arch="sm_80")]) == []
     assert duplicates([row, row, Row("k", arch="sm_90")]) == [[row, row]]
+
+
+# Files
+
+
+def written(tmp_path, view, *arguments):
+    """The view's lines of a CSV, and of a JSON."""
+    paths = tmp_path / "v.csv", tmp_path / "v.json"
+    printed(*arguments, "--by", view, "--csv", paths[0], "--json", paths[1])
+    data = json.loads(paths[1].read_text())
+    assert data["by"]["view"] == view
+    with paths[0].open(newline="") as stream:
+        of_csv = list(csv.DictReader(stream))
+    of_json = data["by"]["lines"]
+    # A name that a spreadsheet would compute has an apostrophe in front.
+    assert [{n: v.removeprefix("'") for n, v in line.items() if v} for line in of_csv] == [
+        {n: str(v) for n, v in line.items() if v not in (None, "")} for line in of_json
+    ]
+    return of_json
+
+
+def test_architectures_in_csv_and_json(tmp_path):
+    first, second, *_ = written(tmp_path, "architecture", SETMAXNREG)
+    assert first["kernel"].startswith("void consume<200>(")
+    assert first["out_of_line"] == "sm_100a: 272 bytes of stack or spilled, not 0"
+    assert (first["sm_90a.used_registers"], first["sm_100a.stack_frame"]) == (168, 272)
+    assert first["sm_90a.spill_bytes"] is None
+    assert second["out_of_line"].startswith("sm_100a: 32 registers, not 168")
+
+
+def test_templates_in_csv_and_json(tmp_path):
+    lines = written(tmp_path, "template", SETMAXNREG)
+    (line,) = (
+        line for line in lines if line["template"] == "consume" and line["stack_frame"] == 272
+    )
+    assert (line["argument 1"], line["arch"], line["code_bytes"]) == ("200", "sm_100a", 14720)
+
+
+def test_totals_in_csv_and_json(tmp_path):
+    (tmp_path / "k.cubin").write_bytes(cubin([Row("k", code_bytes=256), Row("=a")]))
+    (tmp_path / "l.cubin").write_bytes(cubin([Row("k", code_bytes=256)]))
+    lines = written(tmp_path, "total", tmp_path)
+    assert {(line["of"], line["name"]): line["code_bytes"] for line in lines} == {
+        ("file", "k.cubin"): 272, ("file", "l.cubin"): 256, ("arch", "sm_90"): 528,
+        ("template", "k"): 512, ("template", "=a"): 16, ("copies", "k"): 256,
+    }  # fmt: skip
+    assert lines[-1]["files"] == "k.cubin l.cubin"

@@ -19,7 +19,7 @@ from codegen.core.words import counted
 from codegen.ptxas.files import check_outputs, write_text
 
 from ..output_file import cannot_write
-from . import budgets, gate
+from . import budgets, by, gate
 from . import report as reports
 from .comparison import diff
 from .diff import Change, compare
@@ -64,8 +64,10 @@ class _Command(click.Command):
     "--sass", "machine_code", is_flag=True,
     help="Read the machine code of objects and packs: registers that no instruction writes.",
 )  # fmt: skip
-@_file_option("--csv", "csv_file", help="Write the rows as CSV (- is standard output).")
-@_file_option("--json", "json_file", help="Write the rows as JSON.")
+@_file_option(
+    "--csv", "csv_file", help="Write the rows, or the lines of --by, as CSV (- is standard output)."
+)
+@_file_option("--json", "json_file", help="Write the rows, and the lines of --by, as JSON.")
 @_file_option("--html", "html_file", help="Write one self-contained page.")
 @_file_option("--markdown", "markdown_file", help="Write a table for a comment.")
 @_file_option("--diff", "old_file", help="Compare with an earlier CSV, worst first.")
@@ -78,6 +80,7 @@ class _Command(click.Command):
 @click.option("--all", "everything", is_flag=True, help="All rows, on a terminal and with --check.")
 @click.option(
     "--by",
+    "view",
     type=click.Choice(list(_VIEWS)),
     help="Architectures side by side, what is out of line first; the kernels of each template, "
     "with the arguments that differ; or totals of bytes by file, architecture and template.",
@@ -110,7 +113,7 @@ def main(
     check: bool,
     where: str | None,
     everything: bool,
-    by: str | None,
+    view: str | None,
     parameters: bool,
     manifest: Path | None,
     budget_file: Path | None,
@@ -144,12 +147,14 @@ def main(
         accepted = _Baselines(report, baselines, update_baseline)
         own_budgets = budgets.read(budget_file) if budget_file else []
         verdict = _check(report, changes, accepted, own_budgets) if check else None
+        of_view = by.lines(report, view) if view and (csv_file or json_file) else []
         texts: list[tuple[Path, str]] = []  # all of them before the first is written
         if csv_file:
             columns = _parameter_columns(report, parameters)
-            texts.append((csv_file, csv_text(report.rows, columns)))
+            rows = by.csv_text(of_view) if view else csv_text(report.rows, columns)
+            texts.append((csv_file, rows))
         if json_file:
-            texts.append((json_file, json_text(report, changes)))
+            texts.append((json_file, json_text(report, changes, view, of_view)))
         if html_file:
             texts.append((html_file, html_text(report)))
         if markdown_file:
@@ -169,8 +174,8 @@ def main(
             click.echo(summary(report), err=True)
         elif changes is not None:
             print_changes(changes, console, everything)
-        elif by is not None:
-            _VIEWS[by](report, console, everything)
+        elif view is not None:
+            _VIEWS[view](report, console, everything)
         elif (check or update_baseline) and not everything:
             click.echo(summary(report))
         else:

@@ -10,6 +10,7 @@ from typing import Any
 
 from codegen.core.ptxas_rows import COLUMNS, Row
 
+from .by import Line
 from .diff import ALL_LABELS, Change, counts, notes
 from .report import Report
 from .table import spills, summary, worst_first
@@ -30,8 +31,11 @@ def row_data(report: Report, row: Row) -> dict[str, Any]:
     return data
 
 
-def json_text(report: Report, changes: Sequence[Change] | None) -> str:
-    """Returns the report as one JSON object: inputs, statistics, rows, a `--diff`'s changes."""
+def json_text(
+    report: Report, changes: Sequence[Change] | None, view: str | None, of_view: Sequence[Line]
+) -> str:
+    """Returns the report as one JSON object: inputs, statistics, rows, a `--diff`'s changes, and
+    the lines of `--by`."""
     data: dict[str, Any] = {
         "inputs": report.inputs,
         "statistics": asdict(report.statistics),
@@ -39,6 +43,9 @@ def json_text(report: Report, changes: Sequence[Change] | None) -> str:
     }
     if changes is not None:
         data["changes"] = [change_data(change) for change in changes]
+    if view is not None:
+        lines = [{**line.texts, **line.figures} for line in of_view]
+        data["by"] = {"view": view, "lines": lines}
     return json.dumps(data, indent=1) + "\n"
 
 
