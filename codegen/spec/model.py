@@ -1,4 +1,10 @@
-"""Specs as the rest of codegen sees them: checked, and frozen. codegen/spec/load.py makes them."""
+"""Specs as the rest of codegen sees them: checked, and frozen. codegen/spec/load.py makes them.
+
+A part that the manifest has with the same members is the manifest's class. Rule, RecordTensor,
+Trace and ChoiceRow stand in schema.py and manifest.py too: schema.py holds a file's texts before they
+are checked, this module their expressions and places, and the manifest texts, which the runtime
+reads without codegen's parser of specs.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +108,7 @@ class Parameter(manifest.Parameter):
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """A condition with its reason."""
+    """A condition with its reason: parsed, and with the place that an error names."""
 
     that: Expression
     because: str
@@ -145,7 +151,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class RecordTensor:
-    """A tensor of a trace's record, f32."""
+    """A tensor of a trace's record, f32; its extents are parsed, since C++ is made of them."""
 
     name: str
     shape: tuple[Expression, ...]  # over the family's parameters
@@ -155,7 +161,7 @@ class RecordTensor:
 @dataclass(frozen=True)
 class Trace:
     """The record of kernels built with `parameter`, which they write if they are asked to: a grid
-    of records."""
+    of records. Its extents are parsed, and its size and its rule are derived here."""
 
     parameter: str
     grid: tuple[Expression, ...]  # over symbols and the family's parameters
@@ -538,7 +544,8 @@ class Target:
 
 @dataclass(frozen=True)
 class ChoiceRow:
-    """A row of choices.yaml: if its condition holds, kernels with these values come first."""
+    """A row of choices.yaml: if its condition holds, kernels with these values come first. The
+    condition is parsed, since a tuner evaluates it."""
 
     when: Expression
     take: tuple[tuple[str, ParameterValue], ...]

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import torch
 
-from runtime.errors import shown
+from .semantics import shown
 
 Gates: TypeAlias = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 GateModel: TypeAlias = Callable[[torch.Tensor], Gates]

@@ -10,10 +10,11 @@ apart.
 from __future__ import annotations
 
 import math
+import reprlib
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from runtime.errors import shown
+import torch
 
 LAYER_NORM_EPSILON = 1e-6
 
@@ -41,6 +42,13 @@ LITERAL = Semantics("reinterpret", "heads", True, 0.0, 1.0)
 INTERLEAVED = replace(FIXED, share="time")
 MODES = {"fixed": FIXED, "literal": LITERAL, "interleaved": INTERLEAVED}
 Mode: TypeAlias = str | Semantics
+
+
+def shown(value: object) -> str:
+    """Returns `repr(value)` for a message: never long, and of a tensor only the shape."""
+    if isinstance(value, torch.Tensor):  # a tensor's memory may be freed
+        return f"a {type(value).__name__} of shape {list(value.shape)}"
+    return reprlib.repr(value)
 
 
 def semantics_of(mode: Mode) -> Semantics:
