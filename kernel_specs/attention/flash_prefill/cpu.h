@@ -7,6 +7,7 @@
 
 #include "attention/cpu.h"
 #include "attention/cpu_pages.h"
+#include "attention/cpu_sequences.h"
 #include "dtypes.h"
 #include "integers.h"
 #include "launch.h"
@@ -31,12 +32,7 @@ class Prefill {
     alignas(64) T query[D];
   };
 
-  // Where a sequence is. Lengths out of bounds count as the nearest.
-  struct Sequence {
-    std::int64_t index;
-    std::int64_t entry, first_row, rows, queries;  // within q: a batch entry and its rows
-    std::int64_t key_entry, first_key, begin,
-        end;  // within k: keys [begin, end) from `first_key` on
+  struct Sequence : SequencePlace {
     std::int64_t heads_at_once, head_blocks, queries_at_once;  // the tile's
   };
 
@@ -173,42 +169,17 @@ class Prefill {
   const bool changes_scores;
 
  private:
-  static std::int64_t number(const ConstTensorView<1>& of, std::int64_t i) {
-    return *of.at<const i32>(i);
-  }
-  static std::int64_t within(std::int64_t value, std::int64_t low, std::int64_t high) {
-    return larger(low, smaller(value, high));
-  }
-
-  // A part's place. The rows before the first sequence are as the last one, without a query.
+  // A part's place. The rows before the first sequence are a part without queries; the rows after
+  // the last belong to the last.
   Sequence find(std::int64_t s) const {
-    const bool is_before = args.cu_seqlens_q.data != nullptr && s == sequences_;
-    if (is_before) --s;
-    Sequence sequence{.index = s, .entry = s, .rows = args.Tq, .key_entry = s, .end = args.Tk};
-    std::int64_t queries = args.Tq;
-    if (args.cu_seqlens_q.data != nullptr) {
-      sequence.entry = 0;
-      if (!is_before) sequence.first_row = within(number(args.cu_seqlens_q, s), 0, args.Tq);
-      const std::int64_t end =
-          within(number(args.cu_seqlens_q, is_before ? 0 : s + 1), sequence.first_row, args.Tq);
-      queries = is_before ? 0 : end - sequence.first_row;
-      sequence.rows = (is_before || s + 1 < sequences_ ? end : args.Tq) - sequence.first_row;
+    const bool is_packed = args.cu_seqlens_q.data != nullptr;
+    Sequence sequence{};
+    if (s < sequences_) {
+      static_cast<SequencePlace&>(sequence) = place_of(args, s);
+      if (is_packed && s + 1 == sequences_) sequence.rows = args.Tq - sequence.first_row;
+    } else {
+      sequence.rows = within(*args.cu_seqlens_q.template at<const i32>(0), 0, args.Tq);
     }
-    sequence.queries = queries;
-    if (args.seqused_q.data != nullptr)
-      sequence.queries = within(number(args.seqused_q, s), 0, queries);
-    if (args.cu_seqlens_k.data != nullptr) {
-      sequence.key_entry = 0;
-      sequence.first_key = within(number(args.cu_seqlens_k, s), 0, args.Tk);
-      sequence.end = within(number(args.cu_seqlens_k, s + 1), sequence.first_key, args.Tk) -
-                     sequence.first_key;
-    } else if (args.block_table.data != nullptr) {
-      sequence.end = args.pages * args.Tk;
-    }
-    if (args.seqused_k.data != nullptr)
-      sequence.end = within(number(args.seqused_k, s), 0, sequence.end);
-    if (args.leftpad_k.data != nullptr)
-      sequence.begin = within(number(args.leftpad_k, s), 0, sequence.end);
     sequence.heads_at_once = within(B_r / larger(1, sequence.queries), 1, group_);
     sequence.head_blocks = ceil_div(group_, sequence.heads_at_once);
     sequence.queries_at_once = B_r / sequence.heads_at_once;

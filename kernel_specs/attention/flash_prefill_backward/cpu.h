@@ -5,6 +5,7 @@
 
 #include "attention/cpu_backward.h"
 #include "attention/cpu_scores.h"
+#include "attention/cpu_sequences.h"
 #include "attention/softcap.h"
 #include "launch.h"
 
@@ -12,6 +13,7 @@ namespace kernelmint::flash_prefill_backward {
 inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::attention_backward;
+using attention::within;
 
 // Packed sequences or a batch of them, of which parts may be used; windows, caps, biases and sinks.
 template <class Arguments, class T>
@@ -33,38 +35,16 @@ class AnyLengths {
   std::int64_t value_columns() const { return args.Dv; }
   float scale() const { return args.softmax_scale; }
 
-  // Lengths out of bounds count as the nearest.
   Sequence find(std::int64_t index) const {
-    Sequence of{.index = index,
-                .entry = index,
-                .first_row = 0,
-                .queries = args.Tq,
-                .key_entry = index,
-                .first_key = 0,
-                .keys = args.Tk,
-                .own_key = 0};
-    if (args.cu_seqlens_q.data != nullptr) {
-      of.entry = 0;
-      of.first_row = within(number(args.cu_seqlens_q, index), 0, args.Tq);
-      of.queries =
-          within(number(args.cu_seqlens_q, index + 1), of.first_row, args.Tq) - of.first_row;
-    }
-    if (args.seqused_q.data != nullptr)
-      of.queries = within(number(args.seqused_q, index), 0, of.queries);
-    if (args.cu_seqlens_k.data != nullptr) {
-      of.key_entry = 0;
-      of.first_key = within(number(args.cu_seqlens_k, index), 0, args.Tk);
-      of.keys = within(number(args.cu_seqlens_k, index + 1), of.first_key, args.Tk) - of.first_key;
-    }
-    if (args.seqused_k.data != nullptr) of.keys = within(number(args.seqused_k, index), 0, of.keys);
-    of.own_key = of.keys - of.queries;
-    if (args.leftpad_k.data != nullptr) {
-      const std::int64_t padding = within(number(args.leftpad_k, index), 0, of.keys);
-      of.first_key += padding;
-      of.keys -= padding;
-      of.own_key -= padding;
-    }
-    return of;
+    const attention::SequencePlace place = attention::place_of(args, index);
+    return {.index = index,
+            .entry = place.entry,
+            .first_row = place.first_row,
+            .queries = place.queries,
+            .key_entry = place.key_entry,
+            .first_key = place.first_key + place.begin,
+            .keys = place.end - place.begin,
+            .own_key = place.end - place.queries - place.begin};
   }
   std::int64_t first_query(const Sequence& of, std::int64_t key) const {
     return args.window_right < 0 ? 0 : larger(0, key - of.own_key - args.window_right);
@@ -144,13 +124,6 @@ class AnyLengths {
   }
 
  private:
-  static std::int64_t number(const ConstTensorView<1>& of, std::int64_t i) {
-    return *of.at<const i32>(i);
-  }
-  static std::int64_t within(std::int64_t value, std::int64_t low, std::int64_t high) {
-    return larger(low, smaller(value, high));
-  }
-
   template <class View>
   static void clear(const View& view, std::int64_t entries, std::int64_t rows, std::int64_t heads,
                     std::int64_t columns, int threads) {
