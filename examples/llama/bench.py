@@ -5,23 +5,21 @@
     python examples/llama/bench.py --beside flash_attention_3   # another of transformers' names
 
 A model of random weights in transformers' LlamaForCausalLM, bf16, `attn_implementation="sdpa"`.
-The variants run in turns, in an order of their own in each round; a time is the median of them.
+`kernelmint bench`'s driver measures: the variants take turns in random order, and a time is the
+median over the turns.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import math
-import random
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
 import click
 import torch
+from kernelmint.tools.bench.measure import measure
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernelmint.integrations import torch as slot
@@ -33,7 +31,7 @@ from kernelmint.integrations import torch as slot
 @click.option("--layers", default=12, show_default=True)
 @click.option("--heads", default=16, show_default=True, help="query heads, of 128 each")
 @click.option("--kv-heads", default=16, show_default=True)
-@click.option("--rounds", default=7, show_default=True)
+@click.option("--seconds", default=2.0, show_default=True, help="the time for each figure")
 @click.option("--device", default="cuda", show_default=True)
 @click.option("--beside", multiple=True, help="also a model with this attn_implementation")
 def main(
@@ -41,12 +39,12 @@ def main(
     layers: int,
     heads: int,
     kv_heads: int,
-    rounds: int,
+    seconds: float,
     device: str,
     beside: tuple[str, ...],
 ) -> None:
     """Prints milliseconds of a training step and of prefill, the loss, and how many calls were
-    Kernelmint's; nan for a step that an implementation has no backward pass for."""
+    Kernelmint's; an implementation without a backward pass has no step."""
     model = _model(layers, heads, kv_heads).to(device, torch.bfloat16)
     variants: dict[str, Callable[[], AbstractContextManager[Any]]] = {
         "SDPA as it is": contextlib.nullcontext,
@@ -54,7 +52,7 @@ def main(
         "kernelmint": lambda: slot.active("error"),
         **{name: functools.partial(_implementation, model, name) for name in beside},
     }
-    without_backward = set()
+    trained = list(variants)
     ids = torch.randint(0, model.config.vocab_size, (1, 128), device=device)
     for name in beside:
         with variants[name]():
@@ -62,7 +60,7 @@ def main(
                 _step(model, ids)
             except (RuntimeError, NotImplementedError) as error:  # it is for inference
                 print(f"{name} has no backward pass: {error}")
-                without_backward.add(name)
+                trained.remove(name)
     name = torch.cuda.get_device_name() if device == "cuda" else "CPU"
     print(
         f"{layers} layers, {heads} heads over {kv_heads}, bf16; {name}, PyTorch {torch.__version__}"
@@ -70,29 +68,36 @@ def main(
     for size in sizes:
         batch, tokens = map(int, size.split("x"))
         ids = torch.randint(0, model.config.vocab_size, (batch, tokens), device=device)
-        steps: dict[str, list[float]] = {name: [] for name in variants}
-        prefills: dict[str, list[float]] = {name: [] for name in variants}
-        losses, ours = {}, {}
-        for round_ in range(rounds + 1):  # the first warms up
-            for variant in random.sample(list(variants), len(variants)):
-                with variants[variant]():
-                    step, losses[variant] = (
-                        (math.nan, math.nan)
-                        if variant in without_backward
-                        else _timed(lambda ids=ids: _step(model, ids))
-                    )
-                    prefill, _ = _timed(lambda ids=ids: _prefill(model, ids))
-                    ours[variant] = slot.calls().ours if slot.is_active() else 0
-                if round_:
-                    steps[variant].append(step)
-                    prefills[variant].append(prefill)
-        print(f"{size}\n  {'':<18}{'step':>9}{'prefill':>9}{'loss':>9}{'calls':>7}")
-        for variant in variants:
-            print(
-                f"  {variant:<18}{statistics.median(steps[variant]):>6.1f} ms"
-                f"{statistics.median(prefills[variant]):>6.1f} ms"
-                f"{losses[variant]:>9.4f}{ours[variant]:>7}"
-            )
+        print(size)
+        _print_times(model, ids, variants, trained, seconds)
+
+
+def _print_times(
+    model: Any,
+    ids: torch.Tensor,
+    variants: Mapping[str, Callable[[], AbstractContextManager[Any]]],
+    trained: Collection[str],
+    seconds: float,
+) -> None:
+    results: dict[str, torch.Tensor] = {}
+    calls: dict[str, int] = {}
+
+    def times_of(call: Callable[..., torch.Tensor], names: Collection[str]) -> dict[str, float]:
+        def run(name: str) -> None:
+            with variants[name]():
+                results[name] = call(model, ids)
+                calls[name] = slot.calls().ours if slot.is_active() else 0
+
+        runs = {name: functools.partial(run, name) for name in names}
+        measured = measure(runs, ids.device, seconds)
+        return {name: 1e3 * measured.seconds(name).median for name in names}
+
+    steps = times_of(_step, trained)
+    losses = {name: float(loss) for name, loss in results.items()}
+    print(f"  {'':<18}{'step':>9}{'prefill':>9}{'loss':>9}{'calls':>7}")
+    for name, prefill in times_of(_prefill, variants).items():
+        step, loss = steps.get(name, float("nan")), losses.get(name, float("nan"))
+        print(f"  {name:<18}{step:>6.1f} ms{prefill:>6.1f} ms{loss:>9.4f}{calls[name]:>7}")
 
 
 @contextlib.contextmanager
@@ -133,15 +138,6 @@ def _prefill(model: Any, ids: torch.Tensor) -> torch.Tensor:
     with torch.no_grad():
         logits: torch.Tensor = model(ids, use_cache=False, logits_to_keep=1).logits
     return logits.sum()
-
-
-def _timed(call: Callable[[], torch.Tensor]) -> tuple[float, float]:
-    """Returns milliseconds, and the value, whose reading waits for the device."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    begin = time.perf_counter()
-    value = float(call())
-    return 1e3 * (time.perf_counter() - begin), value
 
 
 if __name__ == "__main__":

@@ -17,15 +17,14 @@ flash_attention_forward; over a static cache, where that reads lengths on the ho
 flash_attn_with_kvcache and of aten::_flash_attention_forward. "none" computes no attention: what
 the rest of the model takes.
 
-The variants run in turns, in an order of their own in each round; a time is the median of them.
+`kernelmint bench`'s driver measures: the variants take turns in random order, and a time is the
+median over the turns.
 Logits and greedy tokens are beside the first variant's, along its tokens.
 """
 
 from __future__ import annotations
 
 import functools
-import random
-import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -33,6 +32,7 @@ from typing import Any
 import click
 import torch
 import transformers
+from kernelmint.tools.bench.measure import measure
 from transformers import AttentionInterface, AttentionMaskInterface, modeling_flash_attention_utils
 from transformers.integrations.flash_attention import flash_attention_forward
 from transformers.masking_utils import flash_attention_mask
@@ -57,8 +57,8 @@ _Times = dict[tuple[str, str], dict[str, float]]  # seconds, by kind and case, t
 @click.option("--head-dim", default=128, show_default=True)
 @click.option("--mlp", default=14336, show_default=True)
 @click.option("--vocab", default=128256, show_default=True)
-@click.option("--tokens", default=32, show_default=True, help="decoded in each round")
-@click.option("--rounds", default=5, show_default=True)
+@click.option("--tokens", default=32, show_default=True, help="decoded in each turn")
+@click.option("--seconds", default=1.0, show_default=True, help="the time for each figure")
 @click.option("--prefill-tokens", default=1 << 15, show_default=True,
               help="cases of more tokens than these have no times of prefill")  # fmt: skip
 @click.option("--loop/--no-loop", default=True, show_default=True)
@@ -69,7 +69,7 @@ def main(
     variants: tuple[str, ...],
     accuracy: tuple[str, ...],
     tokens: int,
-    rounds: int,
+    seconds: float,
     prefill_tokens: int,
     loop: bool,
     compiled: bool,
@@ -84,28 +84,28 @@ def main(
     print(
         f"{sum(p.numel() for p in model.parameters()) / 1e9:.2f}e9 parameters: {shape}, bf16; "
         f"{name}, PyTorch {torch.__version__}, transformers {transformers.__version__}; "
-        f"{tokens} tokens, {rounds} rounds"
+        f"{tokens} tokens, {seconds} s"
     )
     times: _Times = {}
     with torch.no_grad():
         for case in cases:
             batch, context = map(int, case.split("x"))
-            bench = _Case(model, batch, context, tokens, times)
+            bench = _Case(model, batch, context, tokens, seconds, times)
             print(f"{case}   (at {time.perf_counter() - begin:.0f} s)", flush=True)
             if batch * context <= prefill_tokens:
-                bench.prefills(variants, min(rounds, 2))
+                bench.prefills(variants)
             if loop:
-                bench.loops(variants, min(rounds, 3))
-            bench.graphs(variants, accuracy, rounds, compiled)
+                bench.loops(variants)
+            bench.graphs(variants, accuracy, compiled)
             del bench
             if device == "cuda":
                 torch.cuda.empty_cache()
     for kind in ("prefill", "loop", "graph"):
-        rows = {case: found for (of, case), found in times.items() if of == kind}
-        names = list(dict.fromkeys(name for found in rows.values() for name in found))
+        rows = {case: of_case for (of, case), of_case in times.items() if of == kind}
+        names = list(dict.fromkeys(name for of_case in rows.values() for name in of_case))
         print(f"\n| {kind}, ms | {' | '.join(names)} |\n|{' --- |' * (1 + len(names))}")
-        for case, found in rows.items():
-            cells = (f"{1e3 * found[name]:.2f}" if name in found else "" for name in names)
+        for case, of_case in rows.items():
+            cells = (f"{1e3 * of_case[name]:.2f}" if name in of_case else "" for name in names)
             print(f"| {case} | {' | '.join(cells)} |")
     print(f"done at {time.perf_counter() - begin:.0f} s")
 
@@ -113,8 +113,10 @@ def main(
 class _Case:
     """A batch, its prompt in a dynamic cache, and the tokens that are decoded after it."""
 
-    def __init__(self, model: Any, batch: int, context: int, tokens: int, times: _Times) -> None:
-        self.times = times
+    def __init__(
+        self, model: Any, batch: int, context: int, tokens: int, seconds: float, times: _Times
+    ) -> None:
+        self.seconds, self.times = seconds, times
         self.model, self.batch, self.context, self.tokens = model, batch, context, tokens
         self.ids = torch.randint(0, model.config.vocab_size, (batch, context), device=model.device)
         self.first = torch.randint(0, model.config.vocab_size, (batch, 1), device=model.device)
@@ -122,31 +124,32 @@ class _Case:
         model.set_attn_implementation("kernelmint")
         model(self.ids, past_key_values=self.dynamic, logits_to_keep=1)
 
-    def prefills(self, variants: Sequence[str], rounds: int) -> None:
-        """Returns times of the whole prompt, and the logits of its last token."""
+    def prefills(self, variants: Sequence[str]) -> None:
+        """Measures the whole prompt, and compares the logits of its last token."""
 
         def run() -> torch.Tensor:
             cache = transformers.DynamicCache(config=self.model.config)
-            found = self.model(self.ids, past_key_values=cache, logits_to_keep=1)
-            logits: torch.Tensor = found.logits[:, -1]
+            output = self.model(self.ids, past_key_values=cache, logits_to_keep=1)
+            logits: torch.Tensor = output.logits[:, -1]
             return logits
 
         runs = {v: self._named(v, run) for v in variants}
-        times, made = _in_turns(runs, rounds)
-        first = made[variants[0]]
+        times, logits = self._in_turns(runs)
+        first = logits[variants[0]]
         for variant, seconds in times.items():
             speed = self.ids.numel() / seconds
-            self._row("prefill", variant, seconds, speed, made[variant][None], first[None])
+            self._row("prefill", variant, seconds, speed, logits[variant][None], first[None])
 
-    def loops(self, variants: Sequence[str], rounds: int) -> None:
+    def loops(self, variants: Sequence[str]) -> None:
         """Decodes over the dynamic cache, without a graph."""
         steps = max(1, self.tokens // 4)
 
         def run() -> torch.Tensor:
+            back()
             token = self.first
             for _ in range(steps):
-                found = self.model(token, past_key_values=self.dynamic)
-                token = found.logits[:, -1].argmax(-1, keepdim=True)
+                output = self.model(token, past_key_values=self.dynamic)
+                token = output.logits[:, -1].argmax(-1, keepdim=True)
             return token
 
         def back() -> None:
@@ -155,14 +158,12 @@ class _Case:
                 layer.values = layer.values[:, :, : self.context]
 
         runs = {v: self._named(v, run) for v in variants}
-        times, _ = _in_turns(runs, rounds, back)
+        times, _ = self._in_turns(runs)
         back()
         for variant, seconds in times.items():
             self._row("loop", variant, seconds / steps, self.batch * steps / seconds)
 
-    def graphs(
-        self, variants: Sequence[str], accuracy: Iterable[str], rounds: int, compiled: bool
-    ) -> None:
+    def graphs(self, variants: Sequence[str], accuracy: Iterable[str], compiled: bool) -> None:
         """Decodes over a static cache, a step in a CUDA graph."""
         cache = self._static()
         token = self.first.clone()
@@ -198,15 +199,16 @@ class _Case:
         steps |= {variant: self._named(variant, step) for variant in accuracy}
 
         def all_of(one: Step) -> torch.Tensor:
+            back()
             for _ in range(self.tokens):
                 one()
             return token.clone()
 
         timed = {v: functools.partial(all_of, s) for v, s in steps.items() if v not in accuracy}
-        times, _ = _in_turns(timed, rounds, back)
+        times, _ = self._in_turns(timed)
         steps = {variant: one for variant, one in steps.items() if variant in (*times, *accuracy)}
         path: list[torch.Tensor] = []  # the first variant's tokens
-        made: dict[str, torch.Tensor] = {}
+        logits_of: dict[str, torch.Tensor] = {}
         for variant, one in steps.items():
             back()
             logits = []
@@ -214,12 +216,12 @@ class _Case:
                 if path and number:
                     token.copy_(path[number - 1])
                 logits.append(one().clone())
-            made[variant] = torch.stack(logits)
-            path = path or list(made[variant].argmax(-1, keepdim=True))
-        first = next(iter(made.values()))
+            logits_of[variant] = torch.stack(logits)
+            path = path or list(logits_of[variant].argmax(-1, keepdim=True))
+        first = next(iter(logits_of.values()))
         for variant in steps:
             seconds = times.get(variant, float("nan")) / self.tokens
-            self._row("graph", variant, seconds, self.batch / seconds, made[variant], first)
+            self._row("graph", variant, seconds, self.batch / seconds, logits_of[variant], first)
 
     def _static(self) -> Any:
         """Returns the prompt in a static cache."""
@@ -237,6 +239,18 @@ class _Case:
             return run()
 
         return named
+
+    def _in_turns(self, runs: dict[str, Step]) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
+        """Returns median seconds and the result of each; those that fail say so and are left
+        out."""
+        results: dict[str, torch.Tensor] = {}
+        for variant, run in runs.items():
+            try:
+                results[variant] = run()
+            except Exception as error:
+                print(f"  {variant}: {_line(error)}")
+        measured = measure({v: runs[v] for v in results}, self.model.device, self.seconds)
+        return {variant: measured.seconds(variant).median for variant in results}, results
 
     def _row(
         self,
@@ -279,36 +293,8 @@ def _captured(step: Step, device: torch.device) -> Step:
     return replay
 
 
-def _in_turns(
-    runs: dict[str, Step], rounds: int, back: Callable[[], None] = lambda: None
-) -> tuple[dict[str, float], dict[str, torch.Tensor]]:
-    """Returns median seconds and the result of each; those that fail say so and are left out."""
-    times: dict[str, list[float]] = {variant: [] for variant in runs}
-    made: dict[str, torch.Tensor] = {}
-    for round_ in range(rounds + 1):  # the first warms up
-        for variant in random.sample(list(times), len(times)):
-            back()
-            _wait()
-            begin = time.perf_counter()
-            try:
-                made[variant] = runs[variant]()
-            except Exception as error:
-                print(f"  {variant}: {_line(error)}")
-                del times[variant]
-                continue
-            _wait()
-            if round_:
-                times[variant].append(time.perf_counter() - begin)
-    return {variant: statistics.median(each) for variant, each in times.items()}, made
-
-
 def _line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def _model(
