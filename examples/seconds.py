@@ -152,10 +152,10 @@ def run(command: Sequence[str], *, timeout: float, **environment: str) -> Run:
         wall = time.perf_counter() - begin
         process.returncode = os.waitstatus_to_exitcode(status)
         output.seek(0)
-        said = output.read().strip()
+        text = output.read().strip()
     if wall >= timeout:
-        said = f"not ended after {timeout:.0f} s"
-    return Run(wall, used.ru_utime + used.ru_stime, said, status != 0)
+        text = f"not ended after {timeout:.0f} s"
+    return Run(wall, used.ru_utime + used.ru_stime, text, status != 0)
 
 
 def compile_command(example: Example, folder: Path, to: Path, architecture: str) -> list[str]:

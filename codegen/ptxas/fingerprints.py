@@ -52,17 +52,17 @@ class Manifest:
                 raise ReportError(f"{path}: not a manifest of codegen ({error})") from error
 
     def _read(self, path: Path) -> None:
-        found = manifest.read(path)
-        for family in found.families:
+        tree = manifest.read(path)
+        for family in tree.families:
             for target in family.targets:
                 self.targets[family.name, target.name] = target
                 for source in (*family.build.sources, *target.build.sources):
                     owners = self._sources.setdefault(source["path"], [])
                     owners.append((family.name, target.name))
-        for _, _, kernel in found.kernels:
+        for _, _, kernel in tree.kernels:
             self.kernels[kernel.key] = kernel
             self._shards.setdefault(kernel.file, []).append(kernel.key)
-        self.spec_dirs += [(path.parent / folder).resolve() for folder in found.spec_dirs]
+        self.spec_dirs += [(path.parent / folder).resolve() for folder in tree.spec_dirs]
 
     def compiled_together(self, folder: Path) -> None:
         """Notes that files in `folder`, written by codegen/build/units.py, are compiled in place of
@@ -117,11 +117,11 @@ class Manifest:
         built = {named.capability for name in names if (named := of_code(name))}
         absent = []
         for name, target in self.targets.items():
-            wanted = of_target(name[1])
-            if wanted is None:
+            architecture = of_target(name[1])
+            if architecture is None:
                 continue
-            for capability in sorted(filter(wanted.suits, built)):
-                arch = f"sm_{wanted.on(capability)}"
+            for capability in sorted(filter(architecture.suits, built)):
+                arch = f"sm_{architecture.on(capability)}"
                 for kernel in target.kernels:
                     shard = (self._units.get(kernel.file, kernel.file), arch)
                     stands_in = shard in keyless or (
@@ -201,8 +201,8 @@ class CodeFingerprint:
 
     def _resolved(self, path: Path, names: Iterable[str]) -> list[Path]:
         places = [path.parent, *self._folders]
-        found = (
+        paths = (
             next((place / name for place in places if (place / name).is_file()), None)
             for name in names
         )
-        return [Path(os.path.normpath(path)) for path in found if path is not None]
+        return [Path(os.path.normpath(path)) for path in paths if path is not None]

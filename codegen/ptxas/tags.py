@@ -105,12 +105,12 @@ class Tags:
 
     def _learn(self, data: bytes) -> None:
         """Takes the tags of a log that is to be split."""
-        found: set[bytes] = set()
+        learnt: set[bytes] = set()
         nodes = set(_NODE.findall(data)) if b"1>" in data and b"2>" in data else set()
         if len(nodes) > 1:  # MSBuild writes one where the writer changes, and may write no other
             self._stays = True
             self._spelling = _SPELLINGS[0]
-            found |= nodes
+            learnt |= nodes
         if data.count(_FRAME) + data.count(_USED) > len(_BARE.findall(data)):
             unnamed = [*_lines(data, _FRAME), *_lines(data, _USED)]
             prefixes = {line.prefix for line in unnamed}
@@ -128,16 +128,16 @@ class Tags:
                 lines = sorted([*unnamed, *named, *others])
                 if self._spelling or _alternate(lines, tags, spelling):
                     self._spelling = spelling
-                    found |= tags
+                    learnt |= tags
                     break
-        if self._spelling and not found <= set(self._tags):
-            self._tags = sorted(found | set(self._tags), key=lambda tag: (-len(tag), tag))
+        if self._spelling and not learnt <= set(self._tags):
+            self._tags = sorted(learnt | set(self._tags), key=lambda tag: (-len(tag), tag))
             self._pattern = self._spelling.pattern(self._tags)
 
 
 def _lines(data: bytes, words: bytes) -> list[_Line]:
     """Returns the lines that hold these words."""
-    found = []
+    lines = []
     at = data.find(words)
     while at >= 0:
         start = data.rfind(b"\n", max(0, at - _LONGEST_TAG), at) + 1
@@ -151,9 +151,9 @@ def _lines(data: bytes, words: bytes) -> list[_Line]:
                 if words in _NAMED:
                     rest = data[at + len(words) : data.find(b"\n", at)]
                     symbol = rest.partition(b"' for '")[0].strip(b"': ")
-            found.append(_Line(at, prefix.strip(), symbol, words == _NAMED[0]))
+            lines.append(_Line(at, prefix.strip(), symbol, words == _NAMED[0]))
         at = data.find(words, at + 1)
-    return found
+    return lines
 
 
 def _alternate(lines: Sequence[_Line], tags: set[bytes], spelling: _Spelling) -> bool:

@@ -1,9 +1,9 @@
 """Specs as the rest of codegen sees them: checked, and frozen. codegen/spec/load.py makes them.
 
 A part that the manifest has with the same members is the manifest's class. Rule, RecordTensor,
-Trace and ChoiceRow stand in schema.py and manifest.py too: schema.py holds a file's texts before they
-are checked, this module their expressions and places, and the manifest texts, which the runtime
-reads without codegen's parser of specs.
+Trace and ChoiceRow stand in schema.py and manifest.py too: schema.py holds a file's texts before
+they are checked, this module their expressions and places, and the manifest texts, which the
+runtime reads without codegen's parser of specs.
 """
 
 from __future__ import annotations

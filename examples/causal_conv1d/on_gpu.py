@@ -51,11 +51,11 @@ def built_by_upstream() -> ModuleType:
     major, minor = torch.cuda.get_device_capability()
     os.environ["TORCH_CUDA_ARCH_LIST"] = f"{major}.{minor}"
     sources = [str(upstream() / "csrc" / name) for name in FILES]
-    found = cpp_extension.load(
+    module = cpp_extension.load(
         "causal_conv1d_cuda", sources, extra_cflags=["-O3"], extra_cuda_cflags=FLAGS
     )
     print(f"upstream's extension: built, or found, in {time.perf_counter() - begin:.1f} s")
-    return found
+    return module
 
 
 class Call:
@@ -89,8 +89,8 @@ class Call:
             self.x, self.weight, self.bias, self.dy, seq_idx, states, dstates, dx, *sums, dinitial,
             silu,
         )  # fmt: skip
-        found = [y, dx, *([final, dinitial] if with_states else [])]
-        return [*found, *(s.to(self.weight.dtype) for s in sums)]
+        results = [y, dx, *([final, dinitial] if with_states else [])]
+        return [*results, *(s.to(self.weight.dtype) for s in sums)]
 
     def by_ours(self, silu: bool, seq_idx: Tensor | None, with_states: bool) -> list[Tensor]:
         """Returns y, final states, dx, dstates, dweight and dbias by this package."""
@@ -98,14 +98,16 @@ class Call:
         leaves = [t.detach().requires_grad_() for t in leaves]
         states = leaves[1] if with_states else None
         activation = "silu" if silu else None
-        found = causal_conv1d_pack.causal_conv1d_fn(
+        forward = causal_conv1d_pack.causal_conv1d_fn(
             leaves[0], *leaves[-2:], seq_idx, states, with_states, None, activation
         )
-        results, gradients = (found, (self.dy, self.dstates)) if with_states else (found, self.dy)
-        given = torch.autograd.grad(results, leaves, gradients)
+        results, gradients = (
+            (forward, (self.dy, self.dstates)) if with_states else (forward, self.dy)
+        )
+        backward = torch.autograd.grad(results, leaves, gradients)
         if not with_states:
-            return [found, *given]
-        return [found[0], given[0], found[1], *given[1:]]
+            return [forward, *backward]
+        return [forward[0], backward[0], forward[1], *backward[1:]]
 
 
 def compare() -> bool:
@@ -245,7 +247,7 @@ def main() -> None:
     """Runs steps, all of them by default; exit status 1 if something differs or fails."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--every", default="20", help="each Nth of upstream's tests; 1: all")
-    asked: dict[str, Callable[[], bool]] = {
+    steps: dict[str, Callable[[], bool]] = {
         "build": lambda: bool(built_by_upstream()),
         "compare": compare,
         "updates": compare_updates,
@@ -254,16 +256,16 @@ def main() -> None:
         "tests": lambda: run(str(HERE / "upstream_tests.py"), "--every", options.every),
         "verify": lambda: run("-m", "kernelmint", "verify", "causal_conv1d_pack"),
     }
-    parser.add_argument("steps", nargs="*", default=list(asked), metavar="STEP")
+    parser.add_argument("steps", nargs="*", default=list(steps), metavar="STEP")
     options = parser.parse_args()
-    if unknown := set(options.steps) - set(asked):
-        parser.error(f"got {', '.join(sorted(unknown))}, expected some of {', '.join(asked)}")
+    if unknown := set(options.steps) - set(steps):
+        parser.error(f"got {', '.join(sorted(unknown))}, expected some of {', '.join(steps)}")
     os.environ.setdefault("KERNELMINT_BUILD", "missing")
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     good = True
     for step in options.steps:
         try:
-            right = asked[step]()
+            right = steps[step]()
         except Exception:  # the next step is to be seen, too
             traceback.print_exc()
             right = False

@@ -300,7 +300,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--only", default="", help="build those of upstream's files: fwd_hdim64")
     verify = [sys.executable, "-m", "kernelmint", "verify", "flash_attn_pack"]
-    asked: dict[str, Callable[[], bool]] = {
+    steps: dict[str, Callable[[], bool]] = {
         "build": lambda: build_upstream(options.only),
         "pytorch": compare_with_pytorch,
         "upstream": compare_with_upstream,
@@ -310,17 +310,17 @@ def main() -> None:
         "tests": lambda: subprocess.run(tests, check=False).returncode == 0,
         "verify": lambda: subprocess.run(verify, check=False).returncode == 0,
     }
-    parser.add_argument("steps", nargs="*", default=list(asked), metavar="STEP")
+    parser.add_argument("steps", nargs="*", default=list(steps), metavar="STEP")
     options = parser.parse_args()
     tests = [sys.executable, str(Path(__file__).parent / "upstream_tests.py")]
     tests += [f"--most={options.tests}", f"--seed={options.seed}"]
-    if unknown := set(options.steps) - set(asked):
-        parser.error(f"got {', '.join(sorted(unknown))}, expected some of {', '.join(asked)}")
+    if unknown := set(options.steps) - set(steps):
+        parser.error(f"got {', '.join(sorted(unknown))}, expected some of {', '.join(steps)}")
     print(torch.cuda.get_device_name(), torch.__version__, flush=True)
     good = True
     for step in options.steps:
         try:
-            right = asked[step]()
+            right = steps[step]()
         except Exception:  # the next step is to be seen, too
             traceback.print_exc()
             right = False

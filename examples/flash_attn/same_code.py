@@ -37,29 +37,29 @@ def main() -> None:
     parser.add_argument("--dtype", default="bf16", choices=("bf16", "fp16"))
     parser.add_argument("--causal", action="store_true")
     parser.add_argument("--whole", action="store_true")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     csrc = upstream() / "csrc"
     headers = [csrc / "flash_attn", csrc / "flash_attn/src", csrc / "cutlass/include"]
-    switches = [] if asked.whole else [f"-DFLASHATTENTION_DISABLE_{name}" for name in SWITCHES]
+    switches = [] if options.whole else [f"-DFLASHATTENTION_DISABLE_{name}" for name in SWITCHES]
     files: dict[str, same_code.Compiled] = {}
     good = True
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        for family in asked.families:
-            kind = "_causal" if asked.causal else ""
-            name = f"flash_{FILES[family]}_hdim{asked.head_dim}_{asked.dtype}{kind}_sm80.cu"
+        for family in options.families:
+            kind = "_causal" if options.causal else ""
+            name = f"flash_{FILES[family]}_hdim{options.head_dim}_{options.dtype}{kind}_sm80.cu"
             if name not in files:
                 files[name] = same_code.of_file(
-                    headers[1] / name, asked.architecture, work, [*FLAGS, *switches], headers
+                    headers[1] / name, options.architecture, work, [*FLAGS, *switches], headers
                 )
             theirs = files[name]
-            where = f"head_dim == {asked.head_dim} and dtype == {asked.dtype}"
-            where += f" and {'causal' if asked.causal else 'not causal'}"
-            if not asked.whole:
+            where = f"head_dim == {options.head_dim} and dtype == {options.dtype}"
+            where += f" and {'causal' if options.causal else 'not causal'}"
+            if not options.whole:
                 where += f" and {LEFT_OUT}"
                 where += " and not dropout" if family in ("forward", "backward") else ""
             ours = same_code.of_family(
-                SPECS, f"flash_attn_{family}", asked.architecture, work, "all", where
+                SPECS, f"flash_attn_{family}", options.architecture, work, "all", where
             )
             codes = [code for symbol, code in ours.code.items() if OWN not in symbol]
             same = sum(code in theirs.code.values() for code in codes)

@@ -65,19 +65,19 @@ def upstream() -> Path:
 def asked(case: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the parameters of the forward kernel that a case decides."""
     d = -(-case["d"] // 8) * 8  # padded
-    found = {
+    parameters = {
         "head_dim": next(h for h in HEAD_DIMS if d <= h),
         "alibi": case.get("alibi", False),
         "local": case.get("local", False),
         "dropout": case.get("dropout_p", 0.0) > 0,
         "capped": case.get("softcap", 0.0) > 0,
     }
-    found["even_k"] = d in HEAD_DIMS and not found["alibi"] and not found["dropout"]
+    parameters["even_k"] = d in HEAD_DIMS and not parameters["alibi"] and not parameters["dropout"]
     if "causal" in case:
-        found["causal"] = case["causal"]
+        parameters["causal"] = case["causal"]
     if "dtype" in case:
-        found["dtype"] = DTYPES[case["dtype"]]
-    return found
+        parameters["dtype"] = DTYPES[case["dtype"]]
+    return parameters
 
 
 @functools.cache
@@ -87,13 +87,13 @@ def _built() -> tuple[dict[str, Any], ...]:
 
 
 @functools.cache
-def _lacking(wanted: frozenset[tuple[str, Any]]) -> str:
-    if any(all(have[n] == v for n, v in wanted) for have in _built()):
+def _lacking(parameters: frozenset[tuple[str, Any]]) -> str:
+    if any(all(have[n] == v for n, v in parameters) for have in _built()):
         return ""
     words = {"head_dim": "head dimension", "even_k": "head dimension", "capped": "cap",
              "local": "window", "alibi": "ALiBi", "causal": "mask"}  # fmt: skip
     order = ("dropout", "capped", "alibi", "local", "head_dim", "even_k", "causal", "dtype")
-    values = dict(wanted)
+    values = dict(parameters)
     for name in order:
         if name in values and not any(have[name] == values[name] for have in _built()):
             return words.get(name, name)
@@ -184,14 +184,14 @@ class Some:
         """Writes the outcome of a case."""
         if report.when == "call" or not report.passed:
             outcome = report.outcome
-            said = ""
+            reason = ""
             if report.skipped:
                 outcome = self._reason or "skipped by upstream"
-                said = str(report.longrepr[-1]) if isinstance(report.longrepr, tuple) else ""
+                reason = str(report.longrepr[-1]) if isinstance(report.longrepr, tuple) else ""
             elif report.failed:
-                said = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
-                said = " ".join((said or str(report.longrepr)[-800:]).split())[:400]
-            self._write([(outcome, report.nodeid.rpartition("::")[2], said, report.duration)])
+                reason = getattr(getattr(report.longrepr, "reprcrash", None), "message", "")
+                reason = " ".join((reason or str(report.longrepr)[-800:]).split())[:400]
+            self._write([(outcome, report.nodeid.rpartition("::")[2], reason, report.duration)])
 
     def pytest_runtest_teardown(self) -> None:
         """Leaves memory to the other processes."""
@@ -216,26 +216,26 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     """Returns the outcomes of the cases, a line for each function of upstream's."""
     counts: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     reasons: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
-    for kind, name, said, number in rows:
+    for kind, name, reason, number in rows:
         if kind == "count":
-            reasons[name][said] += int(number)
+            reasons[name][reason] += int(number)
         elif kind == "item":
             counts[name]["drawn"] += 1
         else:
             counts[_function(name)][kind] += 1
     lines = ["function: all cases; with kernels here; " + "; ".join(COLUMNS)]
-    for name, found in counts.items():
-        ended = sum(found[c] for c in COLUMNS if c not in ("drawn", "not reached"))
-        found["not reached"] = found["drawn"] - ended
-        shown = [reasons[name].total(), reasons[name][""], *(found[c] for c in COLUMNS)]
+    for name, outcomes in counts.items():
+        ended = sum(outcomes[c] for c in COLUMNS if c not in ("drawn", "not reached"))
+        outcomes["not reached"] = outcomes["drawn"] - ended
+        shown = [reasons[name].total(), reasons[name][""], *(outcomes[c] for c in COLUMNS)]
         lines.append(f"{name}: " + "; ".join(f"{number:,}" for number in shown))
     all_counts, all_reasons = (sum(c.values(), collections.Counter()) for c in (counts, reasons))
     shown = [all_reasons.total(), all_reasons[""], *(all_counts[c] for c in COLUMNS)]
     lines.append("all: " + "; ".join(f"{number:,}" for number in shown))
     left = ", ".join(f"{r} {n:,}" for r, n in all_reasons.most_common() if r)
     lines.append(f"left out before, each counted at its first reason: {left}")
-    said = collections.Counter(row[2] for row in rows if row[0] == "no kernel")
-    lines += [f"no kernel, {count}: {text}" for text, count in said.most_common(20)]
+    reasons_without = collections.Counter(row[2] for row in rows if row[0] == "no kernel")
+    lines += [f"no kernel, {count}: {text}" for text, count in reasons_without.most_common(20)]
     lines += [f"FAILED {row[1]}: {row[2]}" for row in rows if row[0] == "failed"]
     return "\n".join(lines)
 
@@ -271,17 +271,17 @@ def run(
                     )
                 )
         statuses = [one.wait() for one in running]
-        found = [row for p in parts if p.exists() for row in csv.reader(p.open(newline=""))]
+        rows = [row for p in parts if p.exists() for row in csv.reader(p.open(newline=""))]
         for status, part in zip(statuses, parts, strict=True):
             # 1: tests failed, 2: stopped by the clock, 5: none were selected.
             if status not in (0, 1, 2, 5):
                 print(f"a process ended with {status}:", Path(f"{part}.log").read_text()[-3000:])
-                found.append(("failed", "process", f"exit status {status}", "0"))
+                rows.append(("failed", "process", f"exit status {status}", "0"))
     if results:
         with Path(results).open("w", newline="") as file:
-            csv.writer(file).writerows(found)
-    print(table(found), flush=True)
-    return any(row[0] == "passed" for row in found) and all(row[0] != "failed" for row in found)
+            csv.writer(file).writerows(rows)
+    print(table(rows), flush=True)
+    return any(row[0] == "passed" for row in rows) and all(row[0] != "failed" for row in rows)
 
 
 def main() -> int:

@@ -36,14 +36,14 @@ def random_case(seed: int, dtype: torch.dtype, device: str) -> dict[str, torch.T
     counts.scatter_add_(-1, index, torch.ones_like(index))
     indptr = torch.cat([torch.zeros_like(counts[..., :1]), counts.cumsum(-1)], -1)
     src = src.to(dtype)
-    found = {"src": src, "index": index, "indptr": indptr}
+    tensors = {"src": src, "index": index, "indptr": indptr}
     if device == "cuda":
-        found |= same_in_any_order(src, at)
-    found["any"] = torch.randint(0, rows, shape)
-    found["any"].flatten()[0] = rows - 1
-    found["values"] = torch.randn([*shape[:at], rows, *shape[at + 1 :]]).mul(8).to(dtype)
-    found["dim"] = torch.tensor(at)
-    return {name: tensor.to(device) for name, tensor in found.items()}
+        tensors |= same_in_any_order(src, at)
+    tensors["any"] = torch.randint(0, rows, shape)
+    tensors["any"].flatten()[0] = rows - 1
+    tensors["values"] = torch.randn([*shape[:at], rows, *shape[at + 1 :]]).mul(8).to(dtype)
+    tensors["dim"] = torch.tensor(at)
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def same_in_any_order(src: torch.Tensor, dim: int) -> dict[str, torch.Tensor]:
@@ -52,13 +52,13 @@ def same_in_any_order(src: torch.Tensor, dim: int) -> dict[str, torch.Tensor]:
     factor = 8 if src.is_floating_point() else 1000
     distinct = torch.randn(4096).mul(factor).to(src.dtype).unique()
     distinct = distinct[torch.randperm(len(distinct))][: src.shape[dim]]
-    found = {"src": distinct[torch.rand(src.shape).argsort(dim)]}
-    found["added"] = torch.randint(-4, 5, src.shape).to(src.dtype)
+    tensors = {"src": distinct[torch.rand(src.shape).argsort(dim)]}
+    tensors["added"] = torch.randint(-4, 5, src.shape).to(src.dtype)
     if src.is_floating_point():
         signs = torch.randint(0, 2, src.shape) * 2 - 1
-        found["multiplied"] = torch.ldexp(signs.double(), torch.randint(-1, 2, src.shape))
-        found["multiplied"] = found["multiplied"].to(src.dtype)
-    return found
+        tensors["multiplied"] = torch.ldexp(signs.double(), torch.randint(-1, 2, src.shape))
+        tensors["multiplied"] = tensors["multiplied"].to(src.dtype)
+    return tensors
 
 
 def taken(name: str, case: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -75,20 +75,20 @@ def calls(module: Any, case: dict[str, torch.Tensor]) -> dict[str, Callable[[], 
     for."""
     index, indptr, dim = case["index"], case["indptr"], int(case["dim"])
     rows = int(case["rows"]) if "rows" in case else None
-    found: dict[str, Callable[[], Any]] = {}
+    by_name: dict[str, Callable[[], Any]] = {}
     for reduce in ("sum", "mean", "min", "max"):
         csr, coo = (getattr(module, f"segment_{reduce}_{kind}") for kind in ("csr", "coo"))
         by_row, by_index = (taken(f"segment_{reduce}_{kind}", case) for kind in ("csr", "coo"))
-        found[f"segment_{reduce}_csr"] = lambda f=csr, src=by_row: f(src, indptr)
-        found[f"segment_{reduce}_coo"] = lambda f=coo, src=by_index: f(src, index, None, rows)
+        by_name[f"segment_{reduce}_csr"] = lambda f=csr, src=by_row: f(src, indptr)
+        by_name[f"segment_{reduce}_coo"] = lambda f=coo, src=by_index: f(src, index, None, rows)
     for reduce in ("sum", "mean", "mul", "min", "max"):
         any_order, src = getattr(module, f"scatter_{reduce}"), taken(f"scatter_{reduce}", case)
-        found[f"scatter_{reduce}"] = lambda f=any_order, src=src: f(
+        by_name[f"scatter_{reduce}"] = lambda f=any_order, src=src: f(
             src, case["any"], dim, None, rows
         )
-    found["gather_csr"] = lambda: module.gather_csr(case["values"], indptr)
-    found["gather_coo"] = lambda: module.gather_coo(case["values"], index)
-    return found
+    by_name["gather_csr"] = lambda: module.gather_csr(case["values"], indptr)
+    by_name["gather_coo"] = lambda: module.gather_coo(case["values"], index)
+    return by_name
 
 
 def named(calls: dict[str, Callable[[], Any]], only: list[str]) -> list[str]:
@@ -110,8 +110,8 @@ def difference(name: str, ours: Any, theirs: Any) -> str | None:
 def gradient(name: str, call: Callable[[], Any], case: dict[str, torch.Tensor]) -> torch.Tensor:
     """Returns the gradient of a function's values, for some gradient of its result."""
     leaf = taken(name, case).requires_grad_()
-    found = call()
-    result = found[0] if isinstance(found, tuple) else found
+    results = call()
+    result = results[0] if isinstance(results, tuple) else results
     weights = torch.linspace(-2, 2, result.numel())
     if result.is_cuda:  # added up in no order
         weights = torch.arange(result.numel()) % 9 - 4
@@ -135,9 +135,9 @@ def compare(device: str, dtypes: list[str], only: list[str]) -> int:
                     pairs.append((f"{name}, its gradient", *both))
                 for what, our, their in pairs:
                     counted += 1
-                    if said := difference(what, our, their):
+                    if problem := difference(what, our, their):
                         wrong += 1
-                        print(f"{dtype}, case {seed}: {said}")
+                        print(f"{dtype}, case {seed}: {problem}")
     print(f"{counted} results and gradients, {counted - wrong} the same bit for bit")
     return wrong
 

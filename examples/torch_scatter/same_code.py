@@ -57,10 +57,10 @@ def upstream() -> Path:
 
 def theirs_of(symbol: str) -> str | None:
     """Returns the beginning of the symbol of upstream's kernel that one of ours calls, or None."""
-    found = OURS.search(symbol)
-    if found is None or found[1] == "divide_coo":
+    match = OURS.search(symbol)
+    if match is None or match[1] == "divide_coo":
         return None
-    name, dtype, reduce, number = found.groups()
+    name, dtype, reduce, number = match.groups()
     reduced = f"L13ReductionType{REDUCTIONS.index(reduce)}E" if reduce else ""
     parameters = {
         "gather_csr": "Li4E",

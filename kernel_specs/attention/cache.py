@@ -326,10 +326,10 @@ def write(
     v_cache: torch.Tensor,
     at: torch.Tensor,
     table: torch.Tensor | None,
-    told: bool,
+    are_checked: bool,
 ) -> None:
     """Writes k and v, [B, Sn, Hk, D], to the positions `at`, [B, Sn], of the caches, which were
-    checked if they are `told`. Else only the device knows which rows have no place in a cache:
+    checked if `are_checked`. Otherwise only the device knows which rows have no place in a cache:
     these are not written."""
     extents = *tensors.extents("k", k, 4)[:2], *tensors.extents("k_cache", k_cache, 4)[:2]
     if 0 in extents or (table is not None and 0 in tensors.extents("table", table, 2)):
@@ -337,10 +337,10 @@ def write(
     count, size = k_cache.shape[:2]
     entry = torch.arange(k.shape[0], device=k.device)[:, None]
     is_there = None
-    if table is None and not told:
+    if table is None and not are_checked:
         is_there = at == at % size
         at = at % size  # where no other row of the entry is written
-    elif table is not None and told and is_told(table):
+    elif table is not None and are_checked and is_told(table):
         entry = table.long().gather(1, at // size)
         at = at % size
     elif table is not None:

@@ -275,10 +275,10 @@ def attend(
         q, k, v, s_aux = tensors.autocast(q, k, v, s_aux)
     if family == FORWARD:
         deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-        found = call_forward(
+        results = call_forward(
             (q, k, v), (softmax_scale, deterministic), (with_lse,), None, (bool(window[1] == 0),)
         )
-        return found if with_lse else (found, None)
+        return results if with_lse else (results, None)
     if deterministic and q.is_cuda:  # the CPU's gradients always repeat
         raise InvalidArgument(
             "deterministic: got True, expected False: on a GPU only the gradients of sequences of "
@@ -289,15 +289,15 @@ def attend(
         sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         alibi_slopes = alibi_slopes.expand(sequences, -1)
     if family == DECODE:
-        found = call_decode(
+        results = call_decode(
             (q, k, v, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes),
             (softmax_scale, softcap, *window, False), (with_lse,), into,
         )  # fmt: skip
-        return found if with_lse else (found, None)
+        return results if with_lse else (results, None)
     any_pages = block_table is not None and size % _PAGES != 0
-    found = _call_prefill[alone, any_pages](
+    results = _call_prefill[alone, any_pages](
         (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table, s_aux,
          alibi_slopes),
         (softmax_scale, softcap, *window), (with_lse,), into,
     )  # fmt: skip
-    return found if with_lse else (found, None)
+    return results if with_lse else (results, None)

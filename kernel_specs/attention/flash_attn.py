@@ -338,7 +338,7 @@ def flash_attn_with_kvcache(
     cache.check_caches(cache_batch_idx, k_cache)
     if k is not None and v is not None and lengths is not None:
         follow = window != (-1, -1)  # queries are rotated by a position each
-        told = cache.check_values(
+        are_checked = cache.check_values(
             q, k, k_cache, tables, lengths, cu_seqlens_q=cu_seqlens_q, leftpad=cache_leftpad,
             rotary_cos=rotary_cos, rotary_seqlens=rotary_seqlens, follow=follow, left=window[0],
         )  # fmt: skip
@@ -353,7 +353,7 @@ def flash_attn_with_kvcache(
             k = cache.rotated(k, begins + steps, *angles)
             q = cache.rotated_queries(q, begins, *angles, cu_seqlens_q, follow)
         at = lengths.long()[:, None] + steps
-        cache.write(k, v, k_cache, v_cache, at, options["block_table"], told)
+        cache.write(k, v, k_cache, v_cache, at, options["block_table"], are_checked)
         lengths = lengths + k.shape[1]
     o, lse = walk(q, k_cache, v_cache, seqused_k=lengths, **options)
     if is_new:
@@ -386,18 +386,18 @@ def _packed(
     sees_all = options["window"] == (-1, -1) and options["alibi_slopes"] is None
     one_each = one_each and (ends_at_own or sees_all)
     if one_each and is_few(1, heads, kv_heads, q, k, v, options["s_aux"]):
-        given = None if out is None else out[:, None]
+        padded_out = None if out is None else out[:, None]
         options, nobodys = cache.by_rows(q, v, cu_seqlens_q, options, ends_at_own)
-        o, lse = attend(q[:, None], k, v, out=given, **options)
+        o, lse = attend(q[:, None], k, v, out=padded_out, **options)
         if lse is not None:
             lse = lse.flatten(1).T
             if options["s_aux"] is not None:  # rows of no sequence see them
                 lse = lse.masked_fill(nobodys, -math.inf)
         return o.flatten(0, 1), lse
-    given = None if out is None else out[None]
+    padded_out = None if out is None else out[None]
     o, lse = attend(
         q[None], k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k, seqused_q=seqused_q,
-        out=given, **options,
+        out=padded_out, **options,
     )  # fmt: skip
     return o[0], None if lse is None else lse[0]
 

@@ -442,7 +442,7 @@ def tuning_inputs(
     def shuffled(count: int) -> Tensor:
         return torch.randperm(count, generator=generator, device=device)
 
-    made = {}
+    tensors = {}
     if "P" in sizes:
         count, entries, longest = sizes["B"], sizes["N"], {"seqused_k": sizes["P"]}
     elif "Tq" in sizes:
@@ -452,16 +452,16 @@ def tuning_inputs(
         for name, total in (("cu_seqlens_q", sizes["Tq"]), ("cu_seqlens_k", sizes["Tk"])):
             if name in given:
                 ends = (total * shares / shares[-1]).round().int()
-                made[name] = torch.cat([ends.new_zeros(1), ends])
+                tensors[name] = torch.cat([ends.new_zeros(1), ends])
     else:
         return {}
     if "block_table" in given:
         pages = sizes.get("pages", 1)
         longest["seqused_k"] *= pages
-        made["block_table"] = shuffled(entries)[: count * pages].reshape(count, pages).int()
+        tensors["block_table"] = shuffled(entries)[: count * pages].reshape(count, pages).int()
     for used, most in longest.items():
         if used in given:
-            packed = made.get(used.replace("seqused", "cu_seqlens"))
+            packed = tensors.get(used.replace("seqused", "cu_seqlens"))
             rows = most if packed is None else packed.diff()
-            made[used] = (rows * (shuffled(count) + 1) // count).int()
-    return made
+            tensors[used] = (rows * (shuffled(count) + 1) // count).int()
+    return tensors

@@ -51,10 +51,10 @@ def _value(text: str) -> Any:
 
 def _values(case: str) -> dict[str, tuple[Any, ...]]:
     """Returns the values of `d_head=64,d_head=128,causal=true`, by name."""
-    found: dict[str, tuple[Any, ...]] = {}
+    values: dict[str, tuple[Any, ...]] = {}
     for name, _, value in (pair.partition("=") for pair in case.split(",")):
-        found[name] = (*found.get(name, ()), _value(value))
-    return found
+        values[name] = (*values.get(name, ()), _value(value))
+    return values
 
 
 def _plot(context: click.Context, parameter: click.Parameter, file: Path | None) -> Path | None:
@@ -174,7 +174,7 @@ def main(
         task = progress.add_task("", total=len(problems))
         for group in dict.fromkeys(problem.group for problem in problems):
             of_group: list[results.Row] = []
-            said: list[results.Remark] = []
+            remarks_of_group: list[results.Remark] = []
             for problem in (p for p in problems if p.group == group):
                 progress.update(task, description=f"{group}, {problem.size}")
                 try:
@@ -182,18 +182,18 @@ def main(
                 except (ValueError, KeyError, runtime.BuildError) as error:
                     raise click.UsageError(str(error.args[0])) from None
                 of_group += one[0]
-                said += one[1]
+                remarks_of_group += one[1]
                 if device.type == "cuda":
                     torch.cuda.empty_cache()
                 progress.advance(task)
             unit = results.unit_of(problem, device, host)
             if of_group:
-                print_table(console, results.table(of_group, unit, said))
+                print_table(console, results.table(of_group, unit, remarks_of_group))
                 for more in tables(of_group, unit):
                     console.print(more)
-            results.print_remarks(console, said)
+            results.print_remarks(console, remarks_of_group)
             rows += of_group
-            remarks += said
+            remarks += remarks_of_group
             if csv_file is not None:
                 write(csv_file, results.csv_text(rows, remarks, goal_of))
             if json_file is not None:

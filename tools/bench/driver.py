@@ -37,16 +37,22 @@ def contenders_of(
 
     Raises ValueError if a name is unknown.
     """
-    there: dict[str, Contender | None] = {**hook(family, "contenders", {}), KERNELS: None}
+    contenders: dict[str, Contender | None] = {**hook(family, "contenders", {}), KERNELS: None}
     for name in names:
-        if name not in there:
+        if name not in contenders:
             raise ValueError(
-                f"--contender: got {name!r}{did_you_mean(name, there)}, expected some of: "
-                + ", ".join(there)
+                f"--contender: got {name!r}{did_you_mean(name, contenders)}, expected some of: "
+                + ", ".join(contenders)
             )
-    there = {name: made for name, made in there.items() if not names or name in names}
-    absent = {name: why for name, made in there.items() if made and (why := made.absent(device))}
-    return {name: made for name, made in there.items() if name not in absent}, absent
+    contenders = {
+        name: contender for name, contender in contenders.items() if not names or name in names
+    }
+    absent = {
+        name: why
+        for name, contender in contenders.items()
+        if contender and (why := contender.absent(device))
+    }
+    return {name: contender for name, contender in contenders.items() if name not in absent}, absent
 
 
 def problems_of(
@@ -63,15 +69,15 @@ def problems_of(
     make = hook(family, "problems", partial(_moved, family))
     parameters = inspect.signature(make).parameters.values()
     named = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-    found: dict[Any, Problem] = {}
+    problems: dict[Any, Problem] = {}
     for each in values or ({},):
         if named and (unknown := each.keys() - named):
             raise ValueError(
                 f"--case: got {', '.join(unknown)}, expected some of {', '.join(sorted(named))}"
             )
-        made = make(kernels, device, **each)
-        found |= {(p.group, p.size): p for p in made if any(map(p.suits, kernels))}
-    return list(found.values())
+        cells = make(kernels, device, **each)
+        problems |= {(p.group, p.size): p for p in cells if any(map(p.suits, kernels))}
+    return list(problems.values())
 
 
 @dataclass(frozen=True)
@@ -131,10 +137,10 @@ class Driver:
         self, problem: Problem, kernels: Sequence[KernelInfo], inputs: Inputs
     ) -> dict[str, Contender]:
         """Returns the contenders, and in place of all kernels those that suit, by their keys."""
-        found = {name: one for name, one in self.contenders.items() if one is not None}
+        contenders = {name: one for name, one in self.contenders.items() if one is not None}
         if KERNELS in self.contenders and problem.by_key:
-            found |= {info.key: _of_key(info) for info in filter(problem.suits, kernels)}
-        return found
+            contenders |= {info.key: _of_key(info) for info in filter(problem.suits, kernels)}
+        return contenders
 
     def _checked(
         self,
@@ -258,8 +264,8 @@ class _Moved(Problem):
     @functools.cached_property
     def operations(self) -> float:
         """Counts the bytes of inputs and outputs."""
-        made = _made(self)
-        return sum(tensor.nbytes for tensor in (*made.tensors.values(), *made.outputs()))
+        call = _made(self)
+        return sum(tensor.nbytes for tensor in (*call.tensors.values(), *call.outputs()))
 
     @property
     def _shared(self) -> dict[str, Any]:
@@ -277,8 +283,8 @@ class _Moved(Problem):
 
     def inputs(self, device: torch.device) -> Inputs:
         """Returns the inputs that tuning takes too."""
-        made = _made(self)
-        return {**made.tensors, **made.scalars}
+        call = _made(self)
+        return {**call.tensors, **call.scalars}
 
     def judge(
         self, inputs: Inputs, reference: Callable[..., Any] | None
@@ -286,11 +292,13 @@ class _Moved(Problem):
         """Returns what compares results as sanity-check does."""
         if reference is None:
             return lambda results: None
-        made = _made(self)
-        made.prepare()
+        call = _made(self)
+        call.prepare()
 
-        def differing(found: Results) -> str | None:
-            failed = (d for d in made.differences(tuple(found[: len(made.shapes)])) if not d.passed)
+        def differing(results: Results) -> str | None:
+            failed = (
+                d for d in call.differences(tuple(results[: len(call.shapes)])) if not d.passed
+            )
             return next(map(str, failed), None)
 
         return differing
@@ -322,6 +330,6 @@ def _moved(
             by_group.setdefault(cell.group, cell)
     if not by_group:
         compiled = {f"{n}={s}": None for info in kernels for n, s in compiled_sizes(info).items()}
-        asked = ", ".join(f"{name}={size}" for name, size in chosen.items())
-        raise ValueError(f"--case {asked}: the kernels are compiled for {', '.join(compiled)}")
+        sizes_text = ", ".join(f"{name}={size}" for name, size in chosen.items())
+        raise ValueError(f"--case {sizes_text}: the kernels are compiled for {', '.join(compiled)}")
     return list(by_group.values())

@@ -158,8 +158,8 @@ class Contender:
 
 def tensors(result: Any) -> tuple[Tensor, ...]:
     """Returns the tensors of a result, which may be one."""
-    found = result if isinstance(result, (tuple, list)) else (result,)
-    return tuple(t for t in found if isinstance(t, Tensor))
+    results = result if isinstance(result, (tuple, list)) else (result,)
+    return tuple(t for t in results if isinstance(t, Tensor))
 
 
 def difference(results: Results, expected: Results) -> str | None:
@@ -169,11 +169,13 @@ def difference(results: Results, expected: Results) -> str | None:
     for number, (result, right) in enumerate(zip(results, expected, strict=False)):
         if result.shape == right.shape and not right.numel():
             continue
-        found = compare(result, right.double(), name=f"result {number}")
-        if found.problem is not None:
-            return str(found)
-        if (found.nan[0], found.inf[0]) != (found.nan[1], found.inf[1]):
-            return f"{found}; got {found.nan[0]} NaN, expected {found.nan[1]}"
-        if found.rms_ratio > _LIMITS.get(result.dtype, 0.0):
-            return f"{found}; the error's norm is {found.rms_ratio:.2g} of the expected tensor's"
+        compared = compare(result, right.double(), name=f"result {number}")
+        if compared.problem is not None:
+            return str(compared)
+        if (compared.nan[0], compared.inf[0]) != (compared.nan[1], compared.inf[1]):
+            return f"{compared}; got {compared.nan[0]} NaN, expected {compared.nan[1]}"
+        if compared.rms_ratio > _LIMITS.get(result.dtype, 0.0):
+            return (
+                f"{compared}; the error's norm is {compared.rms_ratio:.2g} of the expected tensor's"
+            )
     return None

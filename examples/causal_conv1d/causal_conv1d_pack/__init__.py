@@ -70,7 +70,7 @@ def causal_conv1d_fn(
         initial_states = initial_states.transpose(1, 2)
         if initial_states.stride(2) != 1:
             initial_states = initial_states.contiguous()
-    found = kernelmint.causal_conv1d_channellast_fwd(
+    results = kernelmint.causal_conv1d_channellast_fwd(
         x.transpose(1, 2),
         weight,
         bias,
@@ -81,8 +81,8 @@ def causal_conv1d_fn(
         return_final_states=return_final_states,
     )
     if not return_final_states:
-        return found.transpose(1, 2)
-    y, final_states = (one.transpose(1, 2) for one in found)
+        return results.transpose(1, 2)
+    y, final_states = (one.transpose(1, 2) for one in results)
     if final_states_out is not None:
         final_states = final_states_out.copy_(final_states)
     return y, final_states
@@ -161,8 +161,8 @@ def _is_silu(activation: str | None) -> bool:
 
 def _is_deterministic() -> bool:
     """Returns whether the gradients are deterministic, as causal-conv1d decides."""
-    said = {"1": True, "0": False}.get(_said_deterministic())
-    return torch.are_deterministic_algorithms_enabled() if said is None else said
+    setting = {"1": True, "0": False}.get(_said_deterministic())
+    return torch.are_deterministic_algorithms_enabled() if setting is None else setting
 
 
 @kernelmint.traced_as_constant

@@ -280,12 +280,12 @@ def flash_attn_varlen_func(
     out is [total_q, H, D], lse [H, total_q]."""
     if block_table is None:
         k, v = k[None], v[None]
-    found = _attention(
+    results = _attention(
         q[None], k, v, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes,
         deterministic, return_attn_probs, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
         block_table,
     )  # fmt: skip
-    return (found[0][0], *found[1:]) if return_attn_probs else found[0]
+    return (results[0][0], *results[1:]) if return_attn_probs else results[0]
 
 
 def flash_attn_varlen_kvpacked_func(

@@ -64,21 +64,25 @@ def unfolded(folded: Tensor, like: Tensor, dim: int) -> Tensor:
 
 
 def reduced(
-    found: Tensor | tuple[Tensor, Tensor], index: Tensor, src: Tensor, dim: int, out: Tensor | None
+    results: Tensor | tuple[Tensor, Tensor],
+    index: Tensor,
+    src: Tensor,
+    dim: int,
+    out: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Returns a kernel's results with the other dimensions of src; see `of_found`."""
-    if isinstance(found, Tensor):
-        return of_found(unfolded(found, src, dim), index, out)
-    result, arg = found
+    if isinstance(results, Tensor):
+        return of_found(unfolded(results, src, dim), index, out)
+    result, arg = results
     return of_found((unfolded(result, src, dim), unfolded(arg, src, dim)), index, out)
 
 
 def of_found(
-    found: Tensor | tuple[Tensor, Tensor], index: Tensor, out: Tensor | None
+    results: Tensor | tuple[Tensor, Tensor], index: Tensor, out: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Returns the result, in `out` if it is given, and the places of its values; the index, which
     nothing reads, if a kernel gives no places."""
-    result, arg = (found, index) if isinstance(found, Tensor) else found
+    result, arg = (results, index) if isinstance(results, Tensor) else results
     return written(out, result), arg
 
 

@@ -22,7 +22,7 @@ def _scatter(
         initial = None if out is None else out.detach().clone().contiguous()
         inputs = src.contiguous(), broadcast(index, src, dim), initial
         return of_found(call(inputs, (extent,), (has_arg,), None, (reduce,), True), index, out)
-    found = kernelmint.torch_scatter_scatter(
+    results = kernelmint.torch_scatter_scatter(
         folded(src, dim).contiguous(),
         folded(broadcast(index, src, dim), dim),
         None if out is None else folded(out.detach().clone(), dim).contiguous(),
@@ -30,7 +30,7 @@ def _scatter(
         reduce=reduce,
         return_arg=has_arg,
     )
-    return reduced(found, index, src, dim, out)
+    return reduced(results, index, src, dim, out)
 
 
 @torch.jit.ignore

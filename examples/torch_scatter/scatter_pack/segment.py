@@ -29,13 +29,13 @@ _GATHER_COO = by_rank("torch_scatter_gather_coo", "index", "src", "result")
 def _csr(src: Tensor, indptr: Tensor, out: Tensor | None, reduce: str) -> tuple[Tensor, Tensor]:
     has_arg = reduce in ("min", "max")
     if indptr.dim() == 1 and (call := _CSR.get(src.dim())) is not None:
-        found = call((src.contiguous(), indptr), (), (has_arg,), None, (reduce,), True)
-        return of_found(found, indptr, out)
+        results = call((src.contiguous(), indptr), (), (has_arg,), None, (reduce,), True)
+        return of_found(results, indptr, out)
     pointers, dim = index_of(indptr, src, "indptr")
-    found = kernelmint.torch_scatter_segment_csr(
+    results = kernelmint.torch_scatter_segment_csr(
         folded(src, dim).contiguous(), pointers, reduce=reduce, return_arg=has_arg
     )
-    return reduced(found, pointers, src, dim, out)
+    return reduced(results, pointers, src, dim, out)
 
 
 @torch.jit.ignore
@@ -50,7 +50,7 @@ def _coo(
         inputs, extent = (src.contiguous(), index, initial), extent_of(index, out, 0, dim_size)
         return of_found(call(inputs, (extent,), (has_arg,), None, (reduce,), True), index, out)
     places, dim = index_of(index, src, "index")
-    found = kernelmint.torch_scatter_segment_coo(
+    results = kernelmint.torch_scatter_segment_coo(
         folded(src, dim).contiguous(),
         places,
         None if out is None else folded(out.detach().clone(), dim).contiguous(),
@@ -58,7 +58,7 @@ def _coo(
         reduce=reduce,
         return_arg=has_arg,
     )
-    return reduced(found, places, src, dim, out)
+    return reduced(results, places, src, dim, out)
 
 
 @torch.jit.ignore

@@ -127,8 +127,8 @@ def _backward_flash(problem: Gradients, inputs: Inputs) -> Call | str:
 
 def _backward_4(deterministic: bool, problem: Gradients, inputs: Inputs) -> Call:
     options = {"softmax_scale": problem.d_head**-0.5, "causal": problem.causal}
-    given = {**inputs, "out": inputs["o"], **options, "deterministic": deterministic}
-    return _named(_flash_attention_4("_flash_attn_bwd"), **given)
+    arguments = {**inputs, "out": inputs["o"], **options, "deterministic": deterministic}
+    return _named(_flash_attention_4("_flash_attn_bwd"), **arguments)
 
 
 GRADIENTS = {

@@ -114,14 +114,14 @@ class Gradients(Attention):
 
     def expected(self, inputs: Inputs, reference: Callable[..., Any]) -> Results:
         """Returns dq, dk and dv of some query heads of one key head, one query head at a time."""
-        found = []
+        results = []
         for head in range(inputs["q"].shape[2]):
             own = slice(head, head + 1)
             of_head = {name: inputs[name][:, :, own] for name in ("dout", "q", "o")}
             of_head |= {"k": inputs["k"], "v": inputs["v"], "lse": inputs["lse"][:, own]}
             scale = self.d_head**-0.5
-            found.append(reference(**of_head, scale=scale, causal=self.causal))
-        dq, dk, dv = zip(*found, strict=True)
+            results.append(reference(**of_head, scale=scale, causal=self.causal))
+        dq, dk, dv = zip(*results, strict=True)
         return [torch.cat(dq, 2), sum(dk), sum(dv)]
 
 
@@ -155,7 +155,7 @@ def equal_sequences(
         for info in kernels
     )
     only = (dtype, d_head, causal)
-    found = []
+    problems = []
     for values in compiled:
         if any(some and value not in some for value, some in zip(values, only, strict=True)):
             continue
@@ -168,8 +168,8 @@ def equal_sequences(
             if extents is None:
                 raise ValueError(f"--case size={each}: expected batch x length, such as 16x1024")
             batch, length = map(int, extents.groups())
-            found.append(kind(*values, batch, length, count, kv_count or count))
-    return found
+            problems.append(kind(*values, batch, length, count, kv_count or count))
+    return problems
 
 
 @dataclass(frozen=True)
@@ -343,16 +343,16 @@ def packed(
     on_gpu = device.type == "cuda"
     whole = mixed() if on_gpu else mixed(4, 64, 1024)
     windows = ((16384,), (16384,) * 4) if on_gpu else ((4096,),)
-    found = []
+    problems = []
     for columns, name in itertools.product(d_head, dtype):
         heads = _GPU_HIDDEN // columns if on_gpu else 4
         shapes = [(name, columns, heads, heads), (name, columns, heads, heads // 4)]
         masks = itertools.product(shapes, (False, True))
-        found += [kind(*shape, causal, -1, whole) for shape, causal in masks]
-        found += [
+        problems += [kind(*shape, causal, -1, whole) for shape, causal in masks]
+        problems += [
             kind(*s, True, 1023, lengths) for s, lengths in itertools.product(shapes, windows)
         ]
-    return found
+    return problems
 
 
 def decoding(
@@ -369,8 +369,8 @@ def decoding(
     lengths = [(keys << 10,) * batch for batch in batches for keys in thousands]
     lengths += [mixed(batch, longest // 128, longest) for batch in batches[1:]]
     shapes = ((32, 8), (64, 8), (32, 32))
-    found = [
+    problems = [
         Decoding(name, columns, *heads, False, -1, cached)
         for columns, name, heads, cached in itertools.product(d_head, dtype, shapes, lengths)
     ]
-    return [problem for problem in found if problem.operations <= _MOST_BYTES]
+    return [problem for problem in problems if problem.operations <= _MOST_BYTES]

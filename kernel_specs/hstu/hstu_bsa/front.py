@@ -74,12 +74,12 @@ def hstu_attention_with_bsa(
     """
 
     def gates(queries: torch.Tensor) -> Any:
-        found = gate_model(queries)
-        if not isinstance(found, tuple) or len(found) != 3:
+        results = gate_model(queries)
+        if not isinstance(results, tuple) or len(results) != 3:
             raise InvalidArgument(
-                f"gate_model: returned a {type(found).__name__}, expected a tuple of three gates"
+                f"gate_model: returned a {type(results).__name__}, expected a tuple of three gates"
             )
-        gate = found[0]
+        gate = results[0]
         tensors.check("gate_model's first gate", gate, queries.dim() - 1)
         if torch.is_grad_enabled() and gate.requires_grad and not queries.requires_grad:
             raise InvalidArgument(
@@ -88,7 +88,7 @@ def hstu_attention_with_bsa(
             )
         if torch._C._is_any_autocast_enabled():
             gate = gate.to(queries.dtype)
-        return gate, *found[1:]
+        return gate, *results[1:]
 
     named = {"q": q, "k": k, "v": v, "u": u, "x_offsets": x_offsets}
     for name, tensor in named.items():

@@ -29,14 +29,14 @@ CASES = (_case(1, 1), _case(2, 33, 0, 1, 64), _case(4, 130))
 def differences(problem: Any, results: tuple[torch.Tensor, ...]) -> list[Any]:
     """Returns the differences of each sequence, taken as a batch of one of block_sparse."""
     o, lists = results
-    p, found = problem.parameters, []
+    p, compared = problem.parameters, []
     tensors = [problem.tensors[name] for name in Padded._fields]
     for start, stop in itertools.pairwise(problem.tensors["x_offsets"].tolist()):
         blocks = min(p["block_count"], -(-(stop - start) // p["block_size"]))
         if bool((lists[start:stop, :, blocks:] != -1).any()):
-            found.append(refused("block_indices", "a block past the last is listed"))
+            compared.append(refused("block_indices", "a block past the last is listed"))
         if start < stop:
             listed = lists[start:stop, :, :blocks].permute(1, 0, 2)[None].contiguous()
             own = [tensor[start:stop][None] for tensor in tensors]
-            found += judge.differences(own, o[start:stop][None], listed, p)
-    return found
+            compared += judge.differences(own, o[start:stop][None], listed, p)
+    return compared

@@ -80,7 +80,7 @@ class Shape(Problem):
 
     def floors(self, bandwidth: float) -> dict[str, tuple[float, str]]:
         """Returns milliseconds and what sets them, of each function and kind of products."""
-        found = {}
+        limits = {}
         for dot, rate in RATES.items():
             for name, flops, moved in (
                 (f"sparse, {dot}", self.sparse_flops(), self.sparse_bytes()),
@@ -90,8 +90,8 @@ class Shape(Problem):
                 if "tensors" not in name or dot == "bf16":
                     times = {"bytes": moved / bandwidth, "FLOP": flops / rate}
                     bound = max(times, key=times.__getitem__)
-                    found[name] = (1e3 * times[bound], bound)
-        return found
+                    limits[name] = (1e3 * times[bound], bound)
+        return limits
 
     def notes(self, device: torch.device) -> Mapping[str, str]:
         """Returns the floors, on a GPU."""
@@ -151,8 +151,8 @@ def _judge_sparse(dot: str, shape: Shape, inputs: Inputs) -> Callable[[Results],
 
     def differing(results: Results) -> str | None:
         o, lists = results[0][-1:, :_CHECKED], results[1][-1:, :, :_CHECKED]
-        found = judge.differences(_part(inputs), o, lists, parameters)
-        return next((str(one) for one in found if not one.passed), None)
+        compared = judge.differences(_part(inputs), o, lists, parameters)
+        return next((str(one) for one in compared if not one.passed), None)
 
     return differing
 

@@ -143,7 +143,7 @@ def _compare_case(
         for label, tensor in results[one.name].returned.items():
             click.echo(f"  - {label}_{one.name} shape: {tensor.shape}")
     judge = Judge(function, inputs, mode, tolerance)
-    found = []
+    rows = []
     for a, b in itertools.combinations(loaded, 2):
         click.echo(f"\nComparing {b.title} with {a.title}...")
         verdict = judge.verdict((a.name, b.name), (results[a.name], results[b.name]))
@@ -152,7 +152,7 @@ def _compare_case(
             f"\n{RULE}\n{_mark(verdict.passed)} {function}: {b.name} against {a.name} "
             f"{'passed' if verdict.passed else 'FAILED'}\n{RULE}"
         )
-        found.append(
+        rows.append(
             {
                 "case": case.name,
                 "mode": mode,
@@ -164,7 +164,7 @@ def _compare_case(
                 **verdict.as_dict(),
             }
         )
-    return found
+    return rows
 
 
 def _print_verdict(verdict: Verdict) -> None:

@@ -51,8 +51,8 @@ class Verdict:
             "differences": [*map(comparison.as_dict, self.differences)],
             "selections": self.selections and comparison.as_dict(self.selections),
             "budgets": {
-                name: {figure: getattr(found, figure) for figure in _BUDGET}
-                for name, found in self.budgets.items()
+                name: {figure: getattr(budget, figure) for figure in _BUDGET}
+                for name, budget in self.budgets.items()
             },
             "excluded_tokens": self.excluded_tokens,
         }
@@ -288,12 +288,12 @@ def differences(
     by_u = u.isinf() & ~expected.isfinite()
     if bool(o[by_u].isfinite().any()):
         return [comparison.refused("o", "it is finite where u is infinite and the oracle is not")]
-    known = ~(by_u | (o.isnan() & expected.isnan()))
-    if not bool(known.any()):
+    is_compared = ~(by_u | (o.isnan() & expected.isnan()))
+    if not bool(is_compared.any()):
         return []
     tolerance = _TOLERANCES.get(str(dot), Tolerance(1e-3, 1e-3))
     return [
         comparison.compare(
-            o, expected, name="o", tolerance=tolerance, dims=OUTPUT_DIMS, where=known
+            o, expected, name="o", tolerance=tolerance, dims=OUTPUT_DIMS, where=is_compared
         )
     ]

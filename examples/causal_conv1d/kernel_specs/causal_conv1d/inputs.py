@@ -25,9 +25,9 @@ def random(
     """Makes a normally distributed tensor of each name: its letters name the extents, V = W - 1
     among them, and its dtype is that of a call."""
     extents = {**sizes, "V": sizes["W"] - 1}
-    found = {}
+    tensors = {}
     for name, letters in dims.items():
         dtype = _DTYPES[parameters["weight_dtype" if name in ("weight", "bias") else "dtype"]]
         shape = [extents[letter] for letter in letters]
-        found[name] = torch.randn(shape, generator=generator, device=generator.device).to(dtype)
-    return found
+        tensors[name] = torch.randn(shape, generator=generator, device=generator.device).to(dtype)
+    return tensors

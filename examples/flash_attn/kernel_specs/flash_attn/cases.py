@@ -44,7 +44,7 @@ def inputs(
 ) -> dict[str, Tensor]:
     """Makes q, k and v, and slopes for kernels that take them."""
     rows = {"q": ("B", "Sq", "H", "D"), "k": ("Bk", "Sk", "Hk", "D"), "v": ("Bk", "Sk", "Hk", "D")}
-    made = {
+    tensors = {
         name: torch.randn(
             [sizes[dim] for dim in dims], generator=generator, device=generator.device
         ).to(DTYPES[parameters["dtype"]])
@@ -52,5 +52,5 @@ def inputs(
     }
     if parameters["alibi"]:
         slopes = torch.rand(sizes["A"], sizes["H"], generator=generator, device=generator.device)
-        made["alibi_slopes"] = slopes
-    return made
+        tensors["alibi_slopes"] = slopes
+    return tensors

@@ -17,8 +17,8 @@ def of_mean(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> Bac
     """Returns the gradient [B, N, K] divided by the number of values of each mean, at each of
     them."""
 
-    def backward(inputs: Tensors, outputs: Tensors, given: Tensors) -> Tensors:
-        src, gradient = inputs["src"], given["result"]
+    def backward(inputs: Tensors, outputs: Tensors, gradients: Tensors) -> Tensors:
+        src, gradient = inputs["src"], gradients["result"]
         if "indptr" in inputs:
             counts = inputs["indptr"].diff(dim=1)[:, :, None].to(src.dtype)
             where, options = inputs["indptr"], {"E": src.shape[1], "zeroed": True}
@@ -35,9 +35,11 @@ def of_mean(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> Bac
 def of_product(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> Backward:
     """Returns upstream's gradient: the product divided by the value, and 0 for 0 / 0."""
 
-    def backward(inputs: Tensors, outputs: Tensors, given: Tensors) -> Tensors:
-        found = (given["result"] * outputs["result"]).gather(1, inputs["index"]) / inputs["src"]
-        return {"src": found.masked_fill(found.isnan(), 0)}
+    def backward(inputs: Tensors, outputs: Tensors, gradients: Tensors) -> Tensors:
+        quotient = (gradients["result"] * outputs["result"]).gather(1, inputs["index"]) / inputs[
+            "src"
+        ]
+        return {"src": quotient.masked_fill(quotient.isnan(), 0)}
 
     return backward
 
@@ -45,9 +47,10 @@ def of_product(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> 
 def of_arg(parameters: Mapping[str, Any], inputs: Tensors, scalars: Any) -> Backward:
     """Moves the gradient [B, N, K] to the place of each least or greatest value."""
 
-    def backward(inputs: Tensors, outputs: Tensors, given: Tensors) -> Tensors:
+    def backward(inputs: Tensors, outputs: Tensors, gradients: Tensors) -> Tensors:
         batches, extent, columns = inputs["src"].shape
-        found = given["result"].new_zeros(batches, extent + 1, columns)  # the last: of no values
-        return {"src": found.scatter_(1, outputs["arg"], given["result"])[:, :-1]}
+        # The last row takes the gradients of results without a value.
+        scattered = gradients["result"].new_zeros(batches, extent + 1, columns)
+        return {"src": scattered.scatter_(1, outputs["arg"], gradients["result"])[:, :-1]}
 
     return backward

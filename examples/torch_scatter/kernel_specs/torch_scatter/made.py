@@ -17,32 +17,33 @@ _DTYPES = {dtype.name: getattr(torch, dtype.torch, None) for dtype in TABLE}
 
 
 def source(
-    sizes: Mapping[str, int], extent: str, parameters: Mapping[str, Any], made: torch.Generator
+    sizes: Mapping[str, int], extent: str, parameters: Mapping[str, Any], generator: torch.Generator
 ) -> torch.Tensor:
     """Makes src [B, extent, K]: normal; small integers, whose products fit."""
     shape = (sizes["B"], sizes[extent], sizes["K"])
-    found = torch.randn(shape, generator=made, device=made.device)
+    values = torch.randn(shape, generator=generator, device=generator.device)
     dtype = _DTYPES[parameters["dtype"]]
-    return found.to(dtype) if dtype.is_floating_point else (found * 2).abs().to(dtype)
+    return values.to(dtype) if dtype.is_floating_point else (values * 2).abs().to(dtype)
 
 
 def indices(
-    sizes: Mapping[str, int], below: int, made: torch.Generator, *more: int
+    sizes: Mapping[str, int], below: int, generator: torch.Generator, *more: int
 ) -> torch.Tensor:
     """Makes indices [B, E, *more], in no order."""
     shape = (sizes["B"], sizes["E"], *more)
-    return torch.randint(0, max(below, 1), shape, generator=made, device=made.device)
+    return torch.randint(0, max(below, 1), shape, generator=generator, device=generator.device)
 
 
 def pointers(
-    sizes: Mapping[str, int], extent: int, made: torch.Generator, whole: bool
+    sizes: Mapping[str, int], extent: int, generator: torch.Generator, whole: bool
 ) -> torch.Tensor:
     """Makes indptr [B, P], ascending up to `extent`; `whole`: from 0, and to it."""
     shape = (sizes["B"], sizes["P"])
-    found = torch.randint(0, extent + 1, shape, generator=made, device=made.device).sort(1).values
+    ends = torch.randint(0, extent + 1, shape, generator=generator, device=generator.device)
+    ends = ends.sort(1).values
     if whole and sizes["P"]:
-        found[:, 0], found[:, -1] = 0, extent
-    return found
+        ends[:, 0], ends[:, -1] = 0, extent
+    return ends
 
 
 def differences(
@@ -72,7 +73,7 @@ def differences(
             kind = torch.finfo(src.dtype)
             scale += kind.eps * kind.tiny / unit * reduced(src.abs().clamp(min=1), "mul")
         scale *= torch.zeros_like(want).scatter_add_(1, segments, torch.ones_like(src).double())
-    found = [compare(
+    compared = [compare(
         out[0], want, name="result", tolerance=Tolerance(unit, unit), atol_scale=scale
     )]  # fmt: skip
     if len(out) > 1:
@@ -86,5 +87,5 @@ def differences(
             is_of_row = (known == arg) & ((places.gather(1, known) == rows) | (arg == src.shape[1]))
             return values.gather(1, known).where(is_of_row, torch.nan)
 
-        found.append(compare(at(out[1]), at(problem.expected[1]), name="arg"))
-    return found
+        compared.append(compare(at(out[1]), at(problem.expected[1]), name="arg"))
+    return compared

@@ -76,7 +76,7 @@ class _Sides:
         parameters = self.info.parameters
         divergences = []
         for (head, block), expected in self.expected.items():
-            found = first_divergence(
+            divergence = first_divergence(
                 self.actual[head, block],
                 expected,
                 parameters,
@@ -85,12 +85,12 @@ class _Sides:
                 head=head,
                 query_block=block,
             )
-            if found is None:
+            if divergence is None:
                 steps = len(expected) // len(STEP)
                 click.echo(f"head {head}, query block {block}: agrees at {steps} blocks of keys")
             else:
-                click.echo(str(found))
-                divergences.append(found)
+                click.echo(str(divergence))
+                divergences.append(divergence)
         for head in self.heads:
             o, o_ref = self.o[0, self.rows, head].double(), self.reference[0, self.rows, head]
             click.echo(f"head {head}: greatest |O_full - O_ref| {(o - o_ref).abs().max():.2e}")

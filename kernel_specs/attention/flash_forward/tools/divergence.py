@@ -110,33 +110,33 @@ class Judge:
                 return rows[:, None]
 
     def _tolerance(self, name: str) -> tuple[Tolerance, Tensor | float]:
-        known = self.expected
+        expected = self.expected
         match name:
             case "Q" | "K" | "V":
                 return Tolerance(0, 0), 1.0
             case "S_pre_scaling":
-                products = known["Q"].abs() @ known["K"].abs().T
+                products = expected["Q"].abs() @ expected["K"].abs().T
                 if self.fused:  # the products may have started from -M
                     products += self.maximum[:, None]
                 self.greatest = torch.maximum(self.greatest, products.amax(-1))
                 return Tolerance(0, _PRODUCT), products
             case "M":
-                self.maximum = known["M"].abs().nan_to_num(posinf=0.0)
+                self.maximum = expected["M"].abs().nan_to_num(posinf=0.0)
                 exponents = self.to_exponent * self.maximum
                 error = _EXPONENTIAL + torch.expm1((_EXPONENT * exponents).clamp(max=700))
                 self.relative = torch.maximum(self.relative, error)
                 return Tolerance(0, _PRODUCT), self.factor * self.greatest
             case "L" | "O_scale":
-                return Tolerance(0, 1), self.relative * known[name] + _TINY
+                return Tolerance(0, 1), self.relative * expected[name] + _TINY
             case "P":
                 relative = self.relative[:, None] + 2 * self.unit
-                return Tolerance(0, 1), relative * known["P"] + _TINY
+                return Tolerance(0, 1), relative * expected["P"] + _TINY
             case "O":
-                rescaled = known["O_scale"][:, None] * self.magnitude
-                self.magnitude = rescaled + known["P"] @ known["V"].abs()
+                rescaled = expected["O_scale"][:, None] * self.magnitude
+                self.magnitude = rescaled + expected["P"] @ expected["V"].abs()
                 return Tolerance(0, 1), (self.relative[:, None] + self.unit) * self.magnitude
             case _:
-                sums = known["L"][:, None] if "L" in known else 1.0
+                sums = expected["L"][:, None] if "L" in expected else 1.0
                 scale = torch.as_tensor(self.magnitude / sums).nan_to_num(0.0)
                 return Tolerance(self.unit, self.unit + _EXPONENTIAL), scale
 

@@ -38,10 +38,10 @@ def channellast_bwd(
         states = None if initial_states is None else leaves[3]
         results = channellast_fwd(leaves[0], leaves[1], leaves[2], seq_idx, states, silu)
         end = torch.zeros_like(results[1]) if dfinal_states is None else dfinal_states.double()
-        found = torch.autograd.grad(results, leaves, (dy.double(), end), allow_unused=True)
+        gradients = torch.autograd.grad(results, leaves, (dy.double(), end), allow_unused=True)
     return tuple(
         torch.zeros_like(leaf) if one is None else one
-        for leaf, one in zip(leaves, found, strict=True)
+        for leaf, one in zip(leaves, gradients, strict=True)
     )
 
 

@@ -51,12 +51,12 @@ def append(
             key = turned(key, rotary_cos[place], rotary_sin[place], rotary_interleaved)
             q[b] = turned(q[b], rotary_cos[of_query], rotary_sin[of_query], rotary_interleaved)
         k[entry, row], v[entry, row] = key, v_new[b]
-    found = split(
+    results = split(
         q, k, v, cache_seqlens=cache_seqlens + k_new.shape[1], block_table=block_table,
         cache_batch_idx=cache_batch_idx, window_left=window_left, window_right=window_right,
         **others,
     )  # fmt: skip
-    return *found, k, v
+    return *results, k, v
 
 
 def turned(t: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -67,8 +67,8 @@ def turned(t: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     x, y = part.unflatten(-1, (width, 2)).unbind(-1) if interleaved else part.split(width, -1)
     cos, sin = cos.double()[:, None], sin.double()[:, None]
     pair = x * cos - y * sin, x * sin + y * cos
-    found = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
-    return torch.cat([found.to(t.dtype), t[..., 2 * width :]], -1)
+    joined = torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+    return torch.cat([joined.to(t.dtype), t[..., 2 * width :]], -1)
 
 
 def tuning_inputs(
@@ -76,11 +76,11 @@ def tuning_inputs(
 ) -> dict[str, Tensor]:
     """Makes the inputs of checks. Turned elements have so few bits that their products and sums are
     exact, and kernels round nothing where the reference does not."""
-    made = cache_and_queries(sizes, parameters, generator)
+    tensors = cache_and_queries(sizes, parameters, generator)
     dtype, device = DTYPES[parameters["dtype"]], generator.device
     new = [sizes[dim] for dim in ("B", "Sn", "Hk", "D")]
     for name in ("k_new", "v_new"):
-        made[name] = torch.randn(new, generator=generator, device=device).to(dtype)
+        tensors[name] = torch.randn(new, generator=generator, device=device).to(dtype)
     if sizes["R"] > 0:
 
         def eighths(shape: list[int], most: int) -> Tensor:
@@ -88,7 +88,7 @@ def tuning_inputs(
             return (drawn / 8).to(dtype)
 
         for name in ("q", "k_new"):
-            made[name] = 2 * eighths(list(made[name].shape), 7)
+            tensors[name] = 2 * eighths(list(tensors[name].shape), 7)
         for name in ("rotary_cos", "rotary_sin"):
-            made[name] = eighths([sizes["Sr"], sizes["R"]], 8)
-    return made
+            tensors[name] = eighths([sizes["Sr"], sizes["R"]], 8)
+    return tensors

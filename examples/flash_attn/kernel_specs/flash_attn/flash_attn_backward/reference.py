@@ -17,11 +17,11 @@ def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Tensor]:
     """Makes the inputs of a forward pass, its results, and their gradient."""
-    made = inputs(sizes, parameters, generator)
-    out, lse = forward(**made, **options_of(parameters))
-    dtype, device = made["q"].dtype, generator.device
+    tensors = inputs(sizes, parameters, generator)
+    out, lse = forward(**tensors, **options_of(parameters))
+    dtype, device = tensors["q"].dtype, generator.device
     dout = torch.randn(out.shape, generator=generator, device=device).to(dtype)
-    return {"dout": dout, **made, "out_": out.to(dtype), "softmax_lse": lse.float()}
+    return {"dout": dout, **tensors, "out_": out.to(dtype), "softmax_lse": lse.float()}
 
 
 def backward(
@@ -42,11 +42,11 @@ def backward(
     rows are followed by some without a meaning, here 0."""
     with torch.enable_grad():
         q, k, v = leaves = [t.detach().double().requires_grad_() for t in (q, k, v)]
-        found, _ = forward(
+        result, _ = forward(
             q, k, v, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
             alibi_slopes=alibi_slopes, **options,
         )  # fmt: skip
-        gradients = torch.autograd.grad(found, leaves, dout.double())
+        gradients = torch.autograd.grad(result, leaves, dout.double())
     sums = (dout.double() * out_.double()).sum(-1).transpose(1, 2)
     if cu_seqlens_q is None:
         return *gradients, torch.nn.functional.pad(sums, (0, -sums.shape[2] % 128))

@@ -37,6 +37,6 @@ def forward(
         end = keys.stop if seqused_k is None else keys.start + int(seqused_k[b])
         used = slice(keys.start + begin, end)
         slopes = None if alibi_slopes is None else alibi_slopes[min(b, len(alibi_slopes) - 1)]
-        found = attention(q[i, rows], k[j, used], v[j, used], slopes=slopes, **options)
-        out[i, rows], lse[i, :, rows] = found
+        results = attention(q[i, rows], k[j, used], v[j, used], slopes=slopes, **options)
+        out[i, rows], lse[i, :, rows] = results
     return out, lse

@@ -24,5 +24,5 @@ def gather_csr(src: torch.Tensor, indptr: torch.Tensor, E: int) -> torch.Tensor:
     """Repeats each value of src [B, N, K] as often as indptr [B, N + 1] says, which goes from 0 to
     E."""
     counts = indptr.diff(dim=1)
-    found = [values.repeat_interleave(n, 0) for values, n in zip(src, counts, strict=True)]
-    return torch.stack(found)
+    repeated = [values.repeat_interleave(n, 0) for values, n in zip(src, counts, strict=True)]
+    return torch.stack(repeated)

@@ -49,7 +49,7 @@ def reduced(
         sums = values.sum(0)
         exact = sums / len(values)
         return exact if values.is_floating_point() else exact.trunc().to(values.dtype), nowhere
-    found = values.min(0) if reduce == "min" else values.max(0)
+    best = values.min(0) if reduce == "min" else values.max(0)
     # The first of several.
-    at = (values == found.values).to(torch.int8).argmax(0)
-    return found.values, at + first
+    at = (values == best.values).to(torch.int8).argmax(0)
+    return best.values, at + first
