@@ -79,7 +79,7 @@ KERNELMINT_ALWAYS_INLINE void finish_row(const Family& family, const typename Fa
 }
 
 // A tile. A family's class says where queries, keys and values lie, which keys a row sees, and, if
-// kFinishesScores, what is done to scores beside scaling them.
+// kFinishesScores, how scores change beside their scale.
 template <class Family, class Products>
 void attend(const Family& family, const typename Family::Tile& tile,
             typename Family::Worker& worker, Products& products) {

@@ -1,13 +1,13 @@
-// Attention backward on the CPU, by FlashAttention-2's equations (arXiv:2307.08691, algorithm 2):
-// P = exp(S - lse), dP = dO V^T, D = rowsum(dO o), dS = P (dP - D); dV = P^T dO, dK = dS^T Q,
-// dQ = dS K. All three gradients are summed in f32. A task is a part of the keys of one head of one
-// sequence, and a part of the queries of the heads that share it; in step s run those whose parts'
-// numbers add up to s. So no two tasks at a time add to the same sum, and a sum is made of its
-// blocks in their order, however many parts there are and whichever threads run them: the results
-// are always the same.
+// Attention backward on the CPU, by FlashAttention-2's equations (arXiv:2307.08691, algorithm 2): P
+// = exp(S - lse), dP = dO V^T, D = rowsum(dO o), dS = P (dP - D); dV = P^T dO, dK = dS^T Q, dQ = dS
+// K. All three gradients are summed in f32. A task is a part of the keys of one head of one
+// sequence, and a part of the queries of the heads that share it; step s runs the tasks whose
+// parts' numbers add up to s. So no two tasks at a time add to the same sum, and a sum is made of
+// its blocks in their order, however many parts there are and whichever threads run them: the
+// results are always the same.
 //
-// A `Call` says where sequences lie and which keys a row sees: EqualLengths here, and that of
-// flash_prefill_backward.
+// A `Call` says where sequences lie and which keys a row sees: EqualLengths here, and
+// flash_prefill_backward's AnyLengths.
 #pragma once
 
 #include <cmath>
@@ -83,7 +83,7 @@ struct EqualLengths {
                  return seen_from_front(p, p * (dp - splat(sum)), seen.end - key);
                };
   }
-  // Nothing: each row of each tensor is one of a sequence.
+  // Does nothing: each row of each tensor belongs to a sequence.
   void clear_rest(int) const {}
   void sum_sinks(const float*, int) const {}
 };

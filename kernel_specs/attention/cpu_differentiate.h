@@ -9,9 +9,8 @@ inline namespace KERNELMINT_ISA {
 using namespace kernelmint::cpu;
 
 // e^x for x <= 88; exactly 0 below -87.7, NaN of NaN. exp2() (cpu_math.h) of x log2(e) would lose
-// what the product's rounding takes, some 2^-24 of |x|: here x less a multiple of ln 2, which is
-// subtracted in two parts without loss, goes into exp2()'s polynomial, whose coefficients have
-// log2(e)'s powers.
+// some 2^-24 of |x| by the product's rounding. Here x less a multiple of ln 2, subtracted in two
+// parts without loss, goes into exp2()'s polynomial, whose coefficients have log2(e)'s powers.
 KERNELMINT_ALWAYS_INLINE F32 exp(F32 x) {
   constexpr float kRound = 0x1.8p23f + 127, kLn2High = 0x1.62e4p-1f, kLn2Low = 0x1.7f7d1cp-20f;
   x = max(splat(-88.0f), x);

@@ -64,8 +64,8 @@ KERNELMINT_ALWAYS_INLINE void multiply_pairs_tile(const std::uint16_t* left,
   }
 }
 
-// out[rows][columns] = left[rows][depth] right[depth][columns], plus what it held if Accumulate. A
-// panel of 16 columns is `panel_rows` PairRows long. Rows are rounded up to 16, columns are
+// out[rows][columns] = left[rows][depth] right[depth][columns], plus the old content if Accumulate.
+// A panel of 16 columns is `panel_rows` PairRows long. Rows are rounded up to 16, columns are
 // multiples of 32, `depth` of kPairRows.
 template <bool Accumulate>
 inline void multiply_pairs(int rows, const std::uint16_t* left, std::ptrdiff_t left_stride,
@@ -137,8 +137,8 @@ KERNELMINT_PAIRS inline void multiply_pairs_rows(int rows, const std::uint16_t* 
   }
 }
 
-// out[rows][columns] = left[rows][depth] right[depth][columns], plus what it held if Accumulate. A
-// panel of 16 columns is `panel_rows` PairRows long. Columns are multiples of 32, `depth` of
+// out[rows][columns] = left[rows][depth] right[depth][columns], plus the old content if Accumulate.
+// A panel of 16 columns is `panel_rows` PairRows long. Columns are multiples of 32, `depth` of
 // kPairRows.
 template <bool Accumulate>
 KERNELMINT_PAIRS inline void multiply_pairs(int rows, const std::uint16_t* left,

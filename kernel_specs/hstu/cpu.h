@@ -170,7 +170,7 @@ class Attention {
     float best[S];
     std::int64_t index[S];
     int found = 0;
-    // Equal scores keep the order they come in: that of their indices.
+    // Equal scores keep the order of their indices.
     const auto offer = [&](float x, std::int64_t c) __attribute__((always_inline)) {
       if (found == S && !(x > best[S - 1])) return;
       int place = found < S ? found++ : S - 1;

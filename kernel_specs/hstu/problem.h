@@ -1,7 +1,7 @@
-// Block-sparse attention for HSTU: what it is given, for kernels of every target.
+// Block-sparse attention for HSTU: its arguments, for kernels of every target.
 //
-// Sequences either lie in a padded tensor, each of max_length tokens, or one behind another, and
-// then `offsets` says where each starts. A row is a token's place over all sequences.
+// Sequences either lie in a padded tensor, each of max_length tokens, or one after another, and
+// then `offsets` has the start of each. A row is a token's place over all sequences.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +50,7 @@ struct Problem {
 
   // Blocks are counted over all sequences, first_block onwards in each.
   //
-  // Every sequence's blocks have room behind offsets[b] / block_size + b: the sum of the earlier
+  // Every sequence's blocks have room after offsets[b] / block_size + b: the sum of the earlier
   // sequences' ceil(length / block_size) is at most that.
   KERNELMINT_HOST_DEVICE Sequence sequence(std::int64_t b, int block_size) const {
     if (offsets == nullptr) {

@@ -27,8 +27,8 @@ struct Best {
     place(x, c, [x, c](float y, int j) { return x > y || (x == y && c < j); });
   }
 
-  // Takes in another sorted list. Both hold their best in the better ones of each first and each
-  // last; those come out rising, then falling.
+  // Takes in another sorted list. The best of both lists are the better of each first and each last
+  // entry; they come out rising, then falling.
   __device__ __forceinline__ void merge(const Best& other) {
     if constexpr ((kCount & (kCount - 1)) == 0) {
 #pragma unroll
@@ -90,7 +90,7 @@ struct Best {
     index[j] = swap ? c : index[j];
   }
 
-  // Without a branch: those that (x, c) goes before move down by one.
+  // Without a branch: the entries after (x, c) move down by one.
   template <class Before>
   __device__ __forceinline__ void place(float x, int c, Before goes_before) {
     bool before[kCount];

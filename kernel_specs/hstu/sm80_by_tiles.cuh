@@ -1,9 +1,9 @@
 // Block-sparse attention for HSTU by tiles of queries, in two kernels: the means, then all else.
 //
 // A thread block has a tile of queries of one head. It scores them, sorts their lists by block, and
-// lets each block meet those of its queries that chose it, gathered, sixteen a warp; what the
-// blocks contribute stays in shared memory. Only LayerNorm needs the other heads of a token: each
-// thread block publishes its heads' moments and waits for those of the others.
+// lets each block meet the queries that chose it, gathered, sixteen a warp; the blocks'
+// contributions stay in shared memory. Only LayerNorm needs the other heads of a token: each thread
+// block publishes its heads' moments and waits for the others' moments.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -44,7 +44,7 @@ struct TileMemory {
   static constexpr int kEntries = Shape::tile * kOthers;
 
   // Rows are four elements longer than they need be, so that they begin in different banks.
-  alignas(16) Partial parts[kEntries][Shape::L + 4];  // what each entry's block contributes
+  alignas(16) Partial parts[kEntries][Shape::L + 4];  // the contribution of each entry's block
   alignas(16) Partial queries[Shape::tile][Shape::A + 4];
   int ends[kMostTileBlocks];  // how many chose a block; then where its entries end
   Unit units[kEntries];
@@ -126,11 +126,11 @@ __device__ __forceinline__ void sort_entries(TileMemory<Shape>& memory) {
   __syncthreads();
 }
 
-// Counts those heads of a tile that have published their moments (the lowest byte) and notes those
-// that left before all had (a bit each of the other 24): the last to come does their work. Nobody
-// waits for long, so kernels that share the device cannot wait for each other for ever.
+// Counts the heads of a tile that have published their moments (the lowest byte) and notes the
+// heads that left before all had (a bit each of the other 24): the last to come does their work.
+// Nobody waits for long, so kernels that share the device cannot wait for each other for ever.
 //
-// All threads call these; what they say is the same in each.
+// All threads call these, and all get the same answer.
 class Arrival {
  public:
   __device__ Arrival(std::uint32_t* state, int heads) : state_(state), heads_(heads) {}
@@ -173,8 +173,8 @@ class Arrival {
   bool complete_ = false;
 };
 
-// A thread block's queries: those of one head from row `first_row` of the sequence on. A `place` is
-// a row's number within the tile.
+// A thread block's queries: the queries of one head from row `first_row` of the sequence on. A
+// `place` is a row's number within the tile.
 struct Tile {
   Sequence sequence;
   int length;  // the sequence's
@@ -379,8 +379,8 @@ __device__ __forceinline__ float4 own_sum(TileMemory<Shape>& memory,
   return {from[0].x, from[0].y, from[1].x, from[1].y};
 }
 
-// Waits for the other heads' moments. False: not all came, and the last to come will normalise this
-// head's rows, from what is left behind here.
+// Waits for the other heads' moments. Returns false if not all came; the last to come then
+// normalises this head's rows from the values left here.
 template <class Shape>
 __device__ __forceinline__ bool all_heads_arrived(TileMemory<Shape>& memory,
                                                   const TilePasses<Shape>& passes) {

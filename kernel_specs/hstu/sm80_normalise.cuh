@@ -1,8 +1,8 @@
 // LayerNorm over all heads of a token, of both branches: o = LN(compressed) u + LN(selected) u.
 //
 // Eight lanes share a row of one head. Each head has its own mean and sum of squared deviations
-// from it; those of the token follow (Chan, Golub and LeVeque, "Updating formulae and a pairwise
-// algorithm for computing sample variances", 1979).
+// from it; the token's follow (Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm
+// for computing sample variances", 1979).
 #pragma once
 
 #include <cuda_runtime.h>

@@ -27,7 +27,7 @@ struct RowsInMemory {
   }
 };
 
-// Keys and values as right operands of products in bf16, sixteen rows behind sixteen rows. A lane
+// Keys and values as right operands of products in bf16, sixteen rows after sixteen rows. A lane
 // loads 16 bytes at a time, next to its neighbours'.
 template <int A, int L>
 class PackedRows {
@@ -66,7 +66,7 @@ class PackedRows {
               packed(x[2].w, x[3].w)};
   }
 
-  // The same four columns of one row alone.
+  // The same four columns of one row.
   static __device__ __forceinline__ void store_key(uint4* to, int row, int column, float4 x) {
     to += row / 16 * kKeys + column / 16 * 32 + row % 8 * 4 + column % 16 / 4;
     reinterpret_cast<uint2*>(to)[row / 8 % 2] = {packed(x.x, x.y), packed(x.z, x.w)};

@@ -1,9 +1,9 @@
 // Matrix products of one warp with fp32 operands that come straight from memory, 16 bytes a load.
 //
 // A product sums over 16 indices at a time. Which of the 16 goes where in the instruction's
-// operands does not matter as long as both sides agree, so lane 4g + t takes four consecutive ones:
-// those that one 16-byte load brings. The scores of 16 keys, as the first product leaves them in a
-// lane, are then the left operand of the second one as they stand.
+// operands does not matter as long as both sides agree, so lane 4g + t takes the four consecutive
+// indices that one 16-byte load brings. The scores of 16 keys, as the first product leaves them in
+// a lane, are then the left operand of the second one as they stand.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,8 @@ template <Dot kDot>
 struct Operands;
 
 // Each fp32 number is the sum of two TF32 numbers but for 2^-21 of it: its upper half, cut off and
-// not rounded (rounding takes several instructions), and the upper half of what is left. Of the
-// four products the one of the two small parts is left out.
+// not rounded (rounding takes several instructions), and the upper half of the rest. The product of
+// the two small parts, one of four, is left out.
 struct Halves {
   std::uint32_t high, low;
 
@@ -72,7 +72,7 @@ struct Operands<Dot::tf32x3> {
     }
   };
 
-  // The small products go first, so that the sum so far is not rounded by them alone.
+  // The small products go first, so that they do not round the sum so far by themselves.
   static __device__ __forceinline__ void multiply_add(float (&sum)[4], const Left& a,
                                                       const Right& b) {
 #pragma unroll
@@ -139,7 +139,7 @@ class Queries {
 
     __device__ __forceinline__ Plain(float4 x, float4 y) : row(x), row_8(y) {}
 
-    // The compiler must not split them once and for all, ahead of a loop: that is what is avoided.
+    // The compiler must not split them once and for all, ahead of a loop.
     __device__ __forceinline__ explicit operator Left() const {
       return Left(unknown(row), unknown(row_8));
     }
@@ -209,7 +209,7 @@ struct RightQuad {
 
 // The operands of 16 keys that lie in memory as fp32: lane 4g + t reads the keys g and g + 8, and
 // the values 2t, 2t + 1, 2t + 8 and 2t + 9. `key(j)` is the address of key j, `value(j, column)`
-// that of four elements of value j.
+// the address of four elements of value j.
 template <Dot kDot, class Key>
 __device__ __forceinline__ RightPair<kDot> keys_from(int slice, int g, int t, Key key) {
   const int column = 16 * slice + 4 * t;

@@ -25,14 +25,15 @@ using PackedOf = PackedRows<Shape::A, Shape::L>;
 template <class Shape>
 constexpr int kPackedBlock = Shape::block_size * (Shape::A + Shape::L) / 8;
 
-// A step of blocks is taken at once: behind the last one of a sequence, bf16 has zeros.
+// A step of blocks is taken at once: after the last block of a sequence, bf16 has zeros.
 template <class Shape>
 __device__ __forceinline__ int mean_count(const Sequence& sequence) {
   const int blocks = static_cast<int>(ceil_div<Shape::block_size>(sequence.length));
   return Shape::dot == Dot::bf16 ? ceil_div<Shape::step>(blocks) * Shape::step : blocks;
 }
 
-// Where a head's first mean key is among those of all sequences and heads; its value likewise.
+// The place of a head's first mean key among the mean keys of all sequences and heads, and of its
+// value.
 template <class Shape>
 __device__ __forceinline__ std::int64_t first_mean(const Problem& problem, const Sequence& sequence,
                                                    int head) {
@@ -251,7 +252,7 @@ __device__ __forceinline__ void store_lists(const RowScores<Shape>& found, const
   });
 }
 
-// The gates of both rows: what turns RowScores::out into the compressed branch.
+// The gates of both rows, which turn RowScores::out into the compressed branch.
 template <class Shape>
 __device__ __forceinline__ float2 compressed_gates(const Problem& problem, const Sequence& sequence,
                                                    int head, const int (&row)[2]) {
@@ -268,7 +269,7 @@ struct AttendOptions {
   bool unrolled;  // true if the compiler may load a step's operands ahead
 };
 
-// out += A times what block c, whose operands are `block`, contributes to 16 rows.
+// out += A times the contribution of block c, whose operands are `block`, to 16 rows.
 template <class Shape, AttendOptions kOptions, class Queries, class Block>
 __device__ __forceinline__ void attend_rows(float (&out)[Shape::L / 8][4], const Queries& queries,
                                             const int (&row)[2], int c, const Block& block, int g,

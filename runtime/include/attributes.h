@@ -7,5 +7,5 @@
 #define KERNELMINT_HOST_DEVICE
 #endif
 
-// Without a copy of its own, which a translation unit for one instruction set might lend another.
+// Leaves no copy, which a translation unit for one instruction set might lend another.
 #define KERNELMINT_ALWAYS_INLINE [[gnu::always_inline]] inline

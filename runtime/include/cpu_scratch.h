@@ -20,7 +20,8 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() { std::free(data_); }
 
-  // At least `bytes`, aligned to a page; what was there before is lost. Null when there is none.
+  // Returns at least `bytes`, aligned to a page; the old content is lost. Null if there is no
+  // memory.
   std::byte* reserve(std::size_t bytes) {
     if (bytes > size_) {
       std::free(data_);

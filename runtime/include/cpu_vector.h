@@ -117,7 +117,7 @@ KERNELMINT_ALWAYS_INLINE F32 rounded_product(F32 a, F32 b) {
 }
 
 // The greater, lane by lane; the second if either is NaN, so a NaN in `b` comes through. (NEON
-// returns a NaN from either side, which serves as well.)
+// returns a NaN from either side, which is right here.)
 KERNELMINT_ALWAYS_INLINE F32 max(F32 a, F32 b) {
 #if defined(KERNELMINT_AVX512_VECTORS)
   return (F32)_mm512_max_ps((__m512)a, (__m512)b);

@@ -1,5 +1,5 @@
-// Launching CUDA kernels: what generated launches do, and what a header that brings its own
-// launch<Config, Isa> may use.
+// Launching CUDA kernels: the functions that generated launches call, and that a header with its
+// own launch<Config, Isa> may call.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -30,7 +30,8 @@ struct DeviceScope {
   const char* error = nullptr;
 };
 
-// While it lives, the thread may call what a capture refuses though it adds nothing to the graph.
+// While it lives, the thread may call functions that a capture refuses although they add nothing to
+// the graph.
 class RelaxedCapture {
  public:
   RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }

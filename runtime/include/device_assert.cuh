@@ -1,5 +1,5 @@
-// Assertions in device code, which a debug build alone has: -C cmake.define.KERNELMINT_DEBUG=ON.
-// (Not <cassert>'s: CMake's release flags define NDEBUG in a debug build of the kernels too.)
+// Assertions in device code, which only a debug build has: -C cmake.define.KERNELMINT_DEBUG=ON.
+// (Not <cassert>'s: CMake's release flags define NDEBUG even in a debug build of the kernels.)
 #pragma once
 
 #if KERNELMINT_DEBUG

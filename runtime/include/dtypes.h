@@ -1,4 +1,4 @@
-// The C++ types behind a spec's dtype names, for device code and for the host.
+// The C++ types of a spec's dtype names, for device code and for the host.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ using u64 = std::uint64_t;
 
 // An 8-bit float with kMantissa bits of fraction. An f32 converts to it as in PyTorch (since 2.12),
 // on the CPU and on a GPU alike: to the nearest, ties to even; beyond the range to 448 in e4m3fn,
-// which has no infinity, and to infinity in e5m2; NaN to the one whose bits are all set. `bits` is
-// what CUDA's intrinsics call __nv_fp8_storage_t. (CUDA's own type for e5m2 would saturate, too.)
+// which has no infinity, and to infinity in e5m2; NaN to the NaN whose bits are all set. CUDA's
+// intrinsics call the type of `bits` __nv_fp8_storage_t. (CUDA's own type for e5m2 saturates.)
 template <int kMantissa>
 struct Float8 {
   std::uint8_t bits;

@@ -12,7 +12,7 @@ struct DeviceFacts {
   std::int64_t max_shared_memory;  // bytes, the most a thread block may have; 0 on the CPU
 };
 
-// Memory, or why there is none: a text that is valid until the launch has returned.
+// Memory, or the reason why it is missing: a text that is valid until the launch has returned.
 struct Allocation {
   void* data;
   const char* error;
@@ -36,9 +36,9 @@ struct LaunchContext {
   void* call;
 };
 
-// How a launch went. `error` is null on success, else a string with static storage: what went
-// wrong. If that is a value that only the kernel can check, `argument` names it, and `error` is
-// the reason: the caller gets an InvalidArgument.
+// The outcome of a launch. `error` is null on success, else the error, a string with static
+// storage. If the error is a value that only the kernel can check, `argument` names it, and `error`
+// is the reason: the caller gets an InvalidArgument.
 struct LaunchResult {
   const char* error = nullptr;
   const char* argument = nullptr;

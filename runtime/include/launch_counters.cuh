@@ -13,8 +13,8 @@
 namespace kernelmint {
 
 // Hands out the elements of an array on one device. Launches on a stream follow each other, so they
-// share one. A launch that is captured has one of its own, since a graph may run beside anything,
-// though never beside itself. Stream ids are not used twice, as addresses of streams are.
+// share one. A captured launch has its own element, since a graph may run beside anything but
+// itself. Stream ids are not used twice, as addresses of streams are.
 class LaunchCounters {
  public:
   explicit LaunchCounters(std::size_t count) : count_(count) {}

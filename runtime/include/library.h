@@ -1,6 +1,6 @@
 // The boundary between a pack's library, which holds the kernels of one family, and the runtime
-// that loads it. They are built apart, by compilers of their own, and share no C++ library: plain
-// data crosses, and no exception.
+// that loads it. They are built apart, by different compilers, and share no C++ library: plain data
+// crosses, and no exception.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// std::mutex and std::lock_guard for what nvcc compiles: it reads a file three times and more, and
-// <mutex> and <atomic> take half a second each time.
+// std::mutex and std::lock_guard for code that nvcc compiles: it reads a file three times and more,
+// and <mutex> and <atomic> take half a second each time.
 #pragma once
 
 #include <pthread.h>

@@ -19,7 +19,7 @@ void run(std::int64_t count, int num_threads, Range range, void* context);
 // indices not yet handed out are then skipped.
 //
 // A body is a closure in code that is compiled for one instruction set: its type, and with it this
-// function's instance, belongs to that code alone, so no two instruction sets share a symbol.
+// function's instance, belongs only to that code, so no two instruction sets share a symbol.
 template <class Body>
 void parallel_for(std::int64_t count, int num_threads, Body&& body) {
   auto range = [](void* context, std::int64_t begin, std::int64_t end, int worker) {

@@ -7,7 +7,7 @@
 
 namespace kernelmint {
 
-// f(0), ..., f(kCount - 1), unrolled: what indexes registers must be a constant.
+// f(0), ..., f(kCount - 1), unrolled: an index of registers must be a constant.
 template <int kCount, class F>
 __device__ __forceinline__ void unroll(const F& f) {
 #pragma unroll
@@ -33,11 +33,11 @@ __device__ __forceinline__ void transpose_quad(std::uint32_t (&values)[4]) {
 
 // Rows x Columns floats of one warp, where mma.sync m16n8 and wgmma m64nN leave their results (PTX
 // ISA, "Matrix Fragments for mma.m16n8k16" and "Register Fragments for wgmma.mma_async.m64nNk16",
-// of whose 64 rows a warp has 16). Of every 16 rows and 8 columns, lane l holds rows l/4 and
-// l/4 + 8 at columns 2 (l%4) and 2 (l%4) + 1.
+// 16 of whose 64 rows a warp has). Of every 16 rows and 8 columns, lane l holds rows l/4 and l/4 +
+// 8 at columns 2 (l%4) and 2 (l%4) + 1.
 //
-// So a lane has a small matrix of its own, kLaneRows by kLaneColumns. `row` and `column` count in
-// it: lane l's (0, 0) is the tile's (first_row(l), first_column(l)), and its (row, column) lies
+// So a lane has its own small matrix, kLaneRows by kLaneColumns. `row` and `column` count in it:
+// lane l's (0, 0) is the tile's (first_row(l), first_column(l)), and its (row, column) lies
 // row_of(row) rows and column_of(column) columns from there, the same for every lane.
 template <int Rows, int Columns>
 class RegisterTile {
@@ -62,7 +62,7 @@ class RegisterTile {
     return values_[row / 2][index(row, column)];
   }
 
-  // f(value) for every value of the lane, or of one of its rows; there in the columns' order.
+  // Calls f(value) for every value of the lane, or of one of its rows, in the columns' order there.
   template <class F>
   __device__ __forceinline__ void for_each(const F& f) {
     unroll<kLaneRows>([&](int row) { for_each(row, f); });

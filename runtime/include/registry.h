@@ -1,6 +1,6 @@
-// The tables that generated code fills and the runtime reads: what a family's arguments are, and
-// which kernels exist. Plain data and function pointers; no allocation, no static constructors, and
-// no exception leaves a function: a pack's library and the runtime that loads it are built apart.
+// The tables that generated code fills and the runtime reads: a family's arguments, and its
+// kernels. Plain data and function pointers; no allocation, no static constructors, and no
+// exception leaves a function: a pack's library and the runtime that loads it are built apart.
 // Whoever changes a type of this header or of launch.h raises kAbi (library.h).
 #pragma once
 
@@ -21,7 +21,7 @@ inline constexpr int kNumDtypes = KERNELMINT_DTYPES(KERNELMINT_ONE);
 
 enum class Role : std::uint8_t { input, output };
 
-// The strides that a tensor may have: any, but 1 in the last dimension; those of a contiguous
+// The strides that a tensor may have: any, but 1 in the last dimension; the strides of a contiguous
 // tensor; any.
 enum class Strides : std::uint8_t { rows, contiguous, any };
 
@@ -52,7 +52,7 @@ struct Scope {
   const DeviceFacts* device;
   // For each optional tensor (others: unset), true if it was passed, or is an output asked for.
   const bool* present = nullptr;
-  const BoundTensor* tensors = nullptr;  // in the spec's order; inputs alone are known
+  const BoundTensor* tensors = nullptr;  // in the spec's order; only inputs are known
 };
 
 // The value of an expression, or why it has none: a text that is valid until the thread's next one.
@@ -147,9 +147,9 @@ struct KernelEntry {
 struct TargetEntry {
   const char* name;  // "sm80", "sm90a", "cpu"
   int capability;    // least compute capability, 80 for 8.0; 0 for the CPU
-  // Bytes, of the kernel's parameters: data pointers and every stride but the last are multiples,
+  // Bytes, over the kernel's parameters: data pointers and every stride but the last are multiples,
   // as far as a contiguous tensor's are. Null, or less: an element's own size. A tensor whose last
-  // stride is not 1, if it may be, is held to that alone.
+  // stride is not 1, if it may be, is held only to the element's size.
   IntExpression alignment = nullptr;
   const Requirement* requirements;  // the target's own, after the family's
   int num_requirements;

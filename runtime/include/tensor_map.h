@@ -31,7 +31,7 @@ struct TensorMapKey {
 
   bool operator==(const TensorMapKey&) const = default;
 
-  std::size_t hash() const {  // by the address alone: tensors of a call have their own
+  std::size_t hash() const {  // by the address: tensors of a call have their own
     return reinterpret_cast<std::uintptr_t>(data) / 16 * 0x9e3779b97f4a7c15u >> 32;
   }
 };
@@ -84,7 +84,7 @@ LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t 
   // wants: autograd's, for one.
   if (const cudaError_t status = cudaSetDevice(device); status != cudaSuccess)
     return {cudaGetErrorString(status)};
-  void* address = const_cast<void*>(data);  // the driver's type knows no map to read from alone
+  void* address = const_cast<void*>(data);  // the driver's type knows no map that is only read
   if (encode(&map, kType, kOuter + 1, address, extents, strides, box, steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)

@@ -25,7 +25,7 @@ struct TensorView {
     return static_cast<T*>(data);
   }
 
-  // The element at these indices; those that are left out are 0.
+  // The element at these indices; indices that are left out are 0.
   template <class T, class... Indices>
   KERNELMINT_ALWAYS_INLINE KERNELMINT_HOST_DEVICE T* at(Indices... indices) const {
     static_assert(sizeof...(Indices) <= Rank);

@@ -11,8 +11,8 @@
 namespace kernelmint {
 
 // Runs a call that the dispatcher would only pass on: of plain tensors, on a thread whose dispatch
-// keys nothing changes, and which nobody observes. All others, and those that the kernel refuses,
-// it leaves to PyTorch's own function.
+// keys nothing changes, and which nobody observes. It leaves all other calls, and calls that the
+// kernel refuses, to PyTorch's own function.
 class DirectCall {
  public:
   // `call`: the operator's OperatorCall. `is_plain`, called once for each state of a thread's

@@ -1,6 +1,6 @@
 // The part of DLPack's C ABI that the runtime uses, declared from its specification, version 1.3:
 // https://dmlc.github.io/dlpack/latest/c_api.html and .../python_spec.html. Layouts and numbers are
-// DLPack's; what is not used here is not declared.
+// DLPack's; unused parts are not declared.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct Version {
   std::uint32_t major, minor;
 };
 
-// The table behind the capsule "dlpack_exchange_api", which a tensor type carries as
+// The table in the capsule "dlpack_exchange_api", which a tensor type carries as
 // `__dlpack_c_exchange_api__`. It lives as long as the process.
 struct ExchangeApi {
   Version version;

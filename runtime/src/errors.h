@@ -1,4 +1,4 @@
-// The runtime's errors, which module.cpp turns into those of runtime/errors.py.
+// The runtime's errors, which module.cpp turns into the classes of runtime/errors.py.
 #pragma once
 
 #include <concepts>
@@ -13,8 +13,8 @@ struct InvalidArgument : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A tensor that the registered operator takes, and a kernel itself does not: one that a transform
-// of torch.func wraps, one that asks for a gradient, or a subclass with a dispatch of its own.
+// A tensor that the registered operator takes, and a kernel itself does not: a tensor that a
+// transform of torch.func wraps or that asks for a gradient, or a subclass with its own dispatch.
 struct ThroughOperator : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };

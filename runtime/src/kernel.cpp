@@ -145,7 +145,7 @@ void Kernel::choose_outputs(Call& call, PyObject* const* requested, PyObject* ou
     call.num_wanted += call.present[i];
   }
   if (out == Py_None) return;
-  // The items themselves, not what a subclass makes of them: no Python code runs here.
+  // The items themselves, whatever a subclass makes of them: no Python code runs here.
   const bool is_tuple = PyTuple_Check(out), is_list = PyList_Check(out);
   const Py_ssize_t given = is_tuple ? PyTuple_Size(out) : is_list ? PyList_Size(out) : 1;
   if (given != call.num_wanted) {

@@ -14,9 +14,8 @@
 
 namespace kernelmint {
 
-// How the dimensions of a tensor lie that a caller has otherwise than the kernel: its dimension i
-// is the kernel's dims[i]; what the kernel has beside them is of extent 1. A rank of 0: as the
-// kernel has them.
+// The order of a caller's dimensions that differs from the kernel's: dimension i is the kernel's
+// dims[i]; the kernel's other dimensions have extent 1. A rank of 0: as the kernel has them.
 struct DimensionOrder {
   int rank = 0, kernel_rank = 0;
   int dims[kMaxRank];
@@ -29,16 +28,16 @@ class Kernel {
  public:
   // `parameters` (name -> value), derived values included, is shown in messages about expressions.
   // Throws TargetUnavailable if a CPU kernel was not compiled for an instruction set that this
-  // processor has. `architectures` are what the target was compiled for, as runtime.devices takes
-  // them. `dispatched` is called with the key and call()'s arguments if a mode of PyTorch's is
-  // active: it goes through the registered operator, which the mode can see. None: there is no
-  // operator. `likes`: by the places of outputs, those of the inputs as whose dimensions theirs lie
-  // in memory.
+  // processor has. `architectures` are those that the target was compiled for, as runtime.devices
+  // takes them. `dispatched` is called with the key and call()'s arguments if a mode of PyTorch's
+  // is active: it goes through the registered operator, which the mode can see. None: there is no
+  // operator. `likes`: by the places of outputs, the places of the inputs whose order of dimensions
+  // in memory they have.
   Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
          nb::tuple architectures, nb::dict parameters, nb::object dispatched, nb::dict likes);
 
-  // Checks the arguments against the family's tables, allocates what was not passed in, and runs
-  // the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order, an
+  // Checks the arguments against the family's tables, allocates outputs that were not passed, and
+  // runs the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order, an
   // optional input may be None, a scalar of None takes its default; `requested` says for each
   // optional output whether it is wanted; `out` is None, the output's tensor, or a tuple of the
   // outputs' tensors. Returns the tensor if the family has one output, a tuple if it has more, and
@@ -46,13 +45,13 @@ class Kernel {
   nb::object run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
   // The same for people: returns the outputs that are wanted, and goes through the registered
-  // operator while something records or transforms what PyTorch does.
+  // operator while something records or transforms PyTorch's operations.
   nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
   // Has calls of this kernel's object, whose `_native` this is, come here without a frame of
-  // Python's: the method `__call__` of its type, which is its alone, and takes what call() does, in
-  // this order and by name. What is no plain call goes the method's own way. Throws nb::type_error
-  // if the method takes something else.
+  // Python's: the method `__call__` of its type, which no other kernel has, and which takes
+  // call()'s arguments, in this order and by name. A call that is not plain goes the method's own
+  // way. Throws nb::type_error if the method takes something else.
   void serve(nb::object kernel);
 
   // Calls the kernel as call() does, but launches `count` times: the time of a launch, for tools
@@ -146,7 +145,7 @@ class Kernel {
   Dtype dtypes_[kMaxTensors];
   std::int8_t likes_[kMaxTensors];        // the inputs as whose dimensions outputs' lie in memory
   int alignments_[kMaxTensors];           // bytes
-  std::string given_names_[kMaxTensors];  // "out (o)": what the caller gave as an output
+  std::string given_names_[kMaxTensors];  // "out (o)": the caller's output
   TensorArgument given_outputs_[kMaxTensors];
   std::uint64_t ready_devices_ = 0;  // CUDA devices that were found able to run the target
 };

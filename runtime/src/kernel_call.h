@@ -29,7 +29,7 @@ std::string shape_of(PyObject* tensor);
 std::string attribute_text(PyObject* tensor, const char* name);
 
 // Outputs, indexed as the family's tensors are. Beside an array of objects, it neither clears nor
-// looks at those that a family does not have.
+// looks at outputs that a family does not have.
 class Outputs {
  public:
   Outputs() = default;

@@ -1,4 +1,4 @@
-// The checks of a call's tensors, and how messages name what is wrong.
+// The checks of a call's tensors, and the names of arguments in messages.
 #include <algorithm>
 #include <cctype>
 #include <string_view>
@@ -132,7 +132,7 @@ std::string Kernel::no_gradient(const Call& call, const char* name,
               " has no gradient for it; call it under torch.no_grad() or pass ", name, ".detach()");
 }
 
-// Autograd sees the operator alone, which differentiates the call or refuses to.
+// Autograd sees only the operator, which differentiates the call or refuses to.
 void Kernel::check_gradient(const Call& call, const TensorArgument& argument,
                             const TensorInfo& tensor) const {
   if (const std::string wrong = no_gradient(call, argument.name, tensor); !wrong.empty())
@@ -149,8 +149,8 @@ void Kernel::check_writable(const Call& call, const TensorArgument& argument,
                                "torch.inference_mode() alone; pass a clone"));
 }
 
-// PyTorch negates lazily what is the imaginary part of a conjugate, whose elements are apart. Most
-// tensors' are not, which is told without asking PyTorch.
+// PyTorch negates the imaginary part of a conjugate lazily; its elements are apart. Most tensors'
+// elements are not, which shows without asking PyTorch.
 void Kernel::check_negative(Call& call, const TensorArgument& argument,
                             const TensorInfo& tensor) const {
   const int last = tensor.rank - 1;
@@ -195,7 +195,7 @@ void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tens
                                ".clone()"));
   if (alignment <= size) return;
   // A contiguous tensor always passes: rows that are not a multiple of the alignment in themselves
-  // ask for no more than what their length divides.
+  // ask for no more than their length divides.
   std::int64_t unit = alignment;
   if (last >= 0)
     while (shape[last] * size % unit != 0) unit /= 2;
@@ -336,7 +336,7 @@ void Kernel::bind_inputs(Call& call, PyObject* const* inputs) {
     }
   if (asks_device_) find_facts(call);
   check_requirements(call, false);
-  for (int n = 0; n < num_inputs_; ++n)  // last: the operator gets what a kernel would take
+  for (int n = 0; n < num_inputs_; ++n)  // last: the operator gets all that a kernel would take
     if (const int i = inputs_[n]; call.present[i])
       check_gradient(call, family_.tensors[i], call.tensors[i]);
 }

@@ -1,4 +1,4 @@
-// The scalars of a call: what Python passed as C++ values, and defaults.
+// The scalars of a call: Python's values as C++ values, and defaults.
 #include <cmath>
 
 #include "kernel_call.h"

@@ -33,8 +33,8 @@ LaunchMemory::Kept& LaunchMemory::kept() {
   return *kept_;
 }
 
-// The stream that is PyTorch's current one is that of the thread: another would get memory that is
-// not ordered by the launch's.
+// PyTorch's current stream is the thread's: another thread's would give memory that is not ordered
+// by the launch's stream.
 Allocation LaunchMemory::of_torch(std::size_t bytes) {
   if (std::this_thread::get_id() != thread_)
     return {nullptr, "scratch memory of a GPU is asked for by the launch's own thread alone"};

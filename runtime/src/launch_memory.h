@@ -15,8 +15,8 @@
 
 namespace kernelmint {
 
-// Keeps what one launch allocates; made and destroyed by the launch's thread, which holds Python's
-// lock then.
+// Keeps the memory that one launch allocates; made and destroyed by the launch's thread, which
+// holds Python's lock then.
 class LaunchMemory {
  public:
   LaunchMemory(Torch& torch, dlpack::Device device)
@@ -28,7 +28,7 @@ class LaunchMemory {
   // LaunchContext::allocator. Python's lock is not held.
   static Allocation allocate(void* memory, std::size_t bytes) noexcept;
 
-  // Throws what PyTorch's allocator threw, if it did.
+  // Throws the exception of PyTorch's allocator, if it threw one.
   void rethrow() const {
     if (kept_ != nullptr && kept_->thrown != nullptr) std::rethrow_exception(kept_->thrown);
   }

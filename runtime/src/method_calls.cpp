@@ -43,7 +43,8 @@ bool Signature::bind(PyObject* const* given, Py_ssize_t count, PyObject* names,
   for (int i = static_cast<int>(count); i < size(); ++i) values[i] = defaults_[i].ptr();
   const Py_ssize_t num_names = names == nullptr ? 0 : PyTuple_Size(names);
   for (Py_ssize_t n = 0; n < num_names; ++n) {
-    PyObject* const name = NB_TUPLE_GET_ITEM(names, n);  // interned, as those of a code are
+    PyObject* const name =
+        NB_TUPLE_GET_ITEM(names, n);  // interned, like the names of a code object
     int i = static_cast<int>(count);
     while (i < size() && names_[i].ptr() != name) ++i;
     if (i == size()) return false;

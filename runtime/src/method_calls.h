@@ -19,9 +19,9 @@ class Signature {
 
   int size() const { return static_cast<int>(names_.size()); }
 
-  // Fills `values` with what a vectorcall passes after self, or defaults, in the order of the
-  // signature; borrowed. False if a name is not known or an argument is missing or given twice,
-  // of which Python's own way then makes an error.
+  // Fills `values` with the arguments of a vectorcall after self, or defaults, in the order of the
+  // signature; borrowed. Returns false if a name is unknown or an argument is missing or given
+  // twice: Python's own way then raises the error.
   bool bind(PyObject* const* given, Py_ssize_t count, PyObject* names, PyObject** values) const;
 
  private:
@@ -32,8 +32,8 @@ class Signature {
 using Vectorcall = PyObject* (*)(PyObject* function, PyObject* const* arguments, std::size_t flags,
                                  PyObject* names);
 
-// Sets what calls of a function of Python's run. Returns what they would run without it, or null
-// if this Python has no way to set it.
+// Sets the function that calls of a Python function run. Returns the one that they ran before, or
+// null if this Python has no way to set it.
 Vectorcall set_vectorcall(nb::handle function, Vectorcall call);
 
 // Raises the error that is being handled as nanobind would, had it called; null.

@@ -11,9 +11,8 @@
 
 namespace kernelmint {
 
-// Runs a call that only the kernel has to see: one of a kernel that is known, of which nobody asks
-// for a gradient, and with nothing of PyTorch's between autograd and the device. It leaves the
-// others to a function.
+// Runs a call that only the kernel has to see: a call of a known kernel, without a gradient, and
+// with nothing of PyTorch's between autograd and the device. It leaves other calls to a function.
 class OperatorCall {
  public:
   // The functions are called

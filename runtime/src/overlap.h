@@ -7,8 +7,8 @@
 
 namespace kernelmint {
 
-// False only if no two elements of `tensor` are one address. Conservative: some strides that
-// never meet are reported as well, but none that torch makes by slicing and permuting are.
+// False only if no two elements of `tensor` are one address. Conservative: some strides that never
+// meet are reported, but no strides that torch makes by slicing and permuting.
 bool may_overlap_itself(const TensorInfo& tensor, int element_size);
 
 // False only if the tensors share no byte. Exact for tensors whose address ranges are apart, and

@@ -18,8 +18,8 @@ namespace {
 
 constexpr Host kHost = {.abi = kAbi, .parallel = &run_parallel};
 
-// The dynamic loader maps what the file's headers promise, and a process that touches a part which
-// is not there dies of a bus error: so a file that was cut short is refused first.
+// The dynamic loader maps the parts that the file's headers promise, and a process that touches a
+// missing part dies of a bus error: a file that was cut short is refused first.
 void check_whole(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait
   if (file < 0) throw LibraryError(text(path, ": ", std::strerror(errno)));

@@ -18,9 +18,8 @@ namespace kernelmint {
 class PackLibrary {
  public:
   // Loads the library at `path`, once a process and for good. `architectures`, a tuple of texts
-  // such as "80" and "90a", is what its CUDA kernels were compiled for. Throws LibraryError if
-  // the file is not a whole library of this processor, exports no entry, or has an ABI of another
-  // version.
+  // such as "80" and "90a", are those of its CUDA kernels. Throws LibraryError if the file is not a
+  // whole library of this processor, exports no entry, or has an ABI of another version.
   PackLibrary(const std::filesystem::path& path, nb::tuple architectures);
 
   const char* generated() const { return entry_->generated; }
@@ -28,7 +27,7 @@ class PackLibrary {
   const char* family() const { return entry_->family->name; }
   std::vector<std::string> keys() const;
 
-  // The kernel of a key, which must be one of keys().
+  // The kernel of a key, which must be among keys().
   Kernel* kernel(const std::string& key, nb::dict parameters, nb::object dispatched,
                  nb::dict likes) const;
 

@@ -13,12 +13,12 @@ namespace kernelmint {
 std::vector<CpuIsa> supported_isas();
 
 // The greatest instruction set that is supported, or the one that the environment variable
-// KERNELMINT_CPU_ISA names. Throws InvalidArgument if that names none, and TargetUnavailable
-// if it names one that the processor lacks.
+// KERNELMINT_CPU_ISA names. Throws InvalidArgument if that names no instruction set, and
+// TargetUnavailable if the processor lacks it.
 CpuIsa active_isa();
 
 // The kernel's function for the greatest instruction set up to active_isa(). Throws
-// TargetUnavailable if it has none, or none for the one that KERNELMINT_CPU_ISA names.
+// TargetUnavailable if it has no such function, or none for KERNELMINT_CPU_ISA's instruction set.
 LaunchFunction select(const KernelEntry& kernel);
 
 }  // namespace kernelmint

@@ -8,7 +8,7 @@
 namespace kernelmint {
 namespace {
 
-constexpr std::size_t kMostKept = 4096;  // calls that differ; what is seen again is found again
+constexpr std::size_t kMostKept = 4096;  // calls that differ; a repeated call is found again
 
 enum class Kind : std::int64_t { none, boolean, integer, number, text };
 

@@ -1,4 +1,4 @@
-// From what a call says to the kernel that was chosen for such calls.
+// The way from a call's properties to the kernel that was chosen for such calls.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -37,7 +37,7 @@ class Selector {
   nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out,
                   nb::tuple flags, bool permuted);
 
-  // Packs have changed: what was found is no longer right.
+  // Forgets all kernels: packs have changed.
   void forget();
 
  private:

@@ -17,8 +17,8 @@ using Range = bool (*)(void* context, std::int64_t begin, std::int64_t end, int 
 
 using Clock = std::chrono::steady_clock;
 
-// How long a thread that has nothing to do watches for work before it sleeps: a few times what
-// waking a sleeper costs, so that a run of short kernels keeps its workers awake.
+// The time for which an idle thread watches for work before it sleeps: a few times the cost of
+// waking a sleeper, so that a run of short kernels keeps its workers awake.
 constexpr auto kSpin = std::chrono::microseconds(30);
 
 void pause() {
@@ -41,8 +41,7 @@ bool spin_until(Condition condition) {
   return condition();
 }
 
-// One run_parallel; lives on its caller's stack. Fields without a comment of their own are
-// constant.
+// One run_parallel; lives on its caller's stack. Fields without a comment are constant.
 struct Job {
   Range range;
   void* context;
@@ -87,8 +86,8 @@ class Pool {
   }
 
  private:
-  // A machine that refuses another thread leaves the pool smaller, and the caller works alone if
-  // need be.
+  // A machine that refuses another thread leaves the pool smaller; the caller may have to work
+  // without it.
   void grow(int workers) {
     while (num_threads_ < workers) {
       try {
@@ -141,7 +140,7 @@ class Pool {
 };
 
 // Never destroyed: its threads may still look at it while the process exits. A forked child has
-// none of its parent's threads, so it starts afresh and leaves the parent's pool alone.
+// none of its parent's threads, so it starts afresh and does not touch the parent's pool.
 std::atomic<Pool*> pool{nullptr};
 
 Pool& get_pool() {

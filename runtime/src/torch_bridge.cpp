@@ -156,7 +156,7 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   if (PyCapsule_IsValid(capsule.ptr(), dlpack::kCapsuleName)) {
     const auto* api = static_cast<const dlpack::ExchangeApi*>(
         PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsuleName));
-    // Tables of other major versions are chained behind the newest one.
+    // Tables of other major versions are chained after the newest one.
     while (api != nullptr && api->version.major != dlpack::kMajorVersion) api = api->previous;
     if (api != nullptr && api->dltensor_from_py_object_no_sync != nullptr) api_ = api;
   }

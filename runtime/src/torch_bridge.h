@@ -48,7 +48,7 @@ std::string to_text(nb::handle object);
 // The name of the object's type, for messages: "an int".
 std::string type_text(nb::handle object);
 
-// repr(object), for messages: never long, and never an error of its own.
+// repr(object), for messages: never long, and never an error.
 std::string shown(nb::handle object);
 
 // The first line of the Python error that is set, which is cleared. What is no Exception, such as a
@@ -59,9 +59,9 @@ class Torch {
  public:
   static Torch& get();  // imports torch at the first call
 
-  // Fills `info`. Throws InvalidArgument, naming `argument`, for what is not a tensor with memory
-  // of its own: another type, a fake, nested, meta or sparse tensor; ThroughOperator for a subclass
-  // with a dispatch of its own.
+  // Fills `info`. Throws InvalidArgument, naming `argument`, for an object that is not a tensor
+  // with its own memory: another type, a fake, nested, meta or sparse tensor; ThroughOperator for a
+  // subclass with its own dispatch.
   void read(PyObject* object, const char* argument, TensorInfo& info);
 
   // Returns whether a mode of PyTorch's is active that must see each operator: a dispatch mode

@@ -10,7 +10,7 @@ namespace kernelmint {
 class TorchDispatch {
  public:
   // Dispatch keys that the thread's modes, transforms and guards add to those of tensors, and take
-  // from them; each as the difference from those of a thread without any.
+  // from them; each as the difference from a thread without any.
   struct Keys {
     std::uint64_t included, excluded;
     bool operator==(const Keys&) const = default;

@@ -1,5 +1,5 @@
 // New tensors by the C functions that PyTorch exports for compiled models (aoti_torch_*), in place
-// of torch.empty, of whose time most goes to reading what Python passes.
+// of torch.empty, which spends most of its time on reading Python's arguments.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,8 +17,9 @@ namespace nb = nanobind;
 
 class TorchMemory {
  public:
-  // Finds the functions in the libtorch that this process has loaded, null if it is not found. One
-  // that lacks some, such as those that write their errors to stderr, makes no tensors here.
+  // Finds the functions in the libtorch that this process has loaded, null if it is not found. A
+  // libtorch that lacks some of them, such as one that writes its errors to stderr, makes no
+  // tensors here.
   TorchMemory(void* library, nb::handle internals);  // torch._C
 
   // A tensor of PyTorch's own; invalid if PyTorch is better asked by torch.empty: it has no such

@@ -15,7 +15,7 @@ from .report import Report
 
 _OF_ARCHITECTURE = ("used_registers", "spill_bytes", "stack_frame", "code_bytes")
 _OF_ROW = ("used_registers", "spill_bytes", "stack_frame", "smem", "code_bytes", "ptx_bytes")
-SIZES = ("code_bytes", "ptx_bytes", "stored_bytes")  # what totals sum
+SIZES = ("code_bytes", "ptx_bytes", "stored_bytes")  # added up in totals
 
 
 class Line(NamedTuple):

@@ -15,7 +15,7 @@ namespace kernelmint::${target.family}::${target.name} {
 using namespace kernelmint::cpu;  // kernelmint::${target.family} hides the names of kernelmint::cpu
 % endif
 
-// Scratch memory of a call; a pointer is null if the call needs nothing behind it.
+// Scratch memory of a call; a pointer is null if the call needs no such memory.
 struct Workspace {
 % for part in target.workspace:
   ${pointer(part)} ${part.name};  // ${comment(part.note)}

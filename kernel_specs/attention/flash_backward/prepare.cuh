@@ -1,5 +1,5 @@
-// The work before the main kernel of any target: scratch memory, and the kernel that makes what
-// belongs to each row of scores.
+// The work before the main kernel of any target: scratch memory, and the kernel that makes the
+// values of each row of scores.
 #pragma once
 
 #include <cuda_runtime.h>

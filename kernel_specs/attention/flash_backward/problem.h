@@ -17,7 +17,7 @@ struct Problem {
   // dQ without its scale, [B, H, query_blocks], each B_r * d_head floats in the order in which the
   // target's threads hold them.
   float* dq;
-  unsigned* counters;  // [B, H, counters_of_head]: what the target counts from zero on
+  unsigned* counters;  // [B, H, counters_of_head]: the target's counters, zero at first
   int counters_of_head;
   int first_zero;  // the row of a head from which on dQ is zero before the main kernel
   int query_blocks, key_blocks;
@@ -79,8 +79,8 @@ __device__ __forceinline__ int nth_block(const Problem<Args>& problem, const Til
   return kFromDiagonal<Config> ? tile.first_block + n : problem.query_blocks - 1 - n;
 }
 
-// How many blocks of keys add to a block of queries before that of a tile, if dQ has to be the same
-// each time.
+// The number of blocks of keys that add to a block of queries before a tile's, if dQ has to be the
+// same each time.
 template <class Config, class Args>
 __device__ __forceinline__ int blocks_before(const Problem<Args>& problem, const Tile& tile,
                                              int block) {

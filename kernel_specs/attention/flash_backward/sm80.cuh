@@ -235,8 +235,8 @@ class Backward {
     return {__uint_as_float(bits.x), __uint_as_float(bits.y)};
   }
 
-  // By how much the lane's first key of the warp is past the last that its first query sees, from
-  // `query` of its own on; kNone if all of the warp's keys are seen by all of these.
+  // The distance from the last key that the lane's first query sees, from its own `query` on, to
+  // the lane's first key of the warp; kNone if all these queries see all of the warp's keys.
   static constexpr int kNone = -(1 << 30);
   __device__ __forceinline__ int hidden_ahead(const Position& at, int query) const {
     const int key = tile_.key_block * Config::B_c + first_key(warp());

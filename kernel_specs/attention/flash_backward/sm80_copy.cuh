@@ -33,8 +33,7 @@ class RowCopy {
     });
   }
 
-  // Stores rows that are in shared memory to those of a tensor from the `first` on, but for those
-  // from `end` on.
+  // Stores rows of shared memory to a tensor's rows from the `first` on, up to `end`.
   template <class Element>
   __device__ __forceinline__ static void store(std::uint32_t tile, Element* rows,
                                                std::int64_t row_stride, int first, int end) {

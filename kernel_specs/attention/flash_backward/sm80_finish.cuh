@@ -13,7 +13,7 @@
 
 namespace kernelmint::flash_backward::sm80 {
 
-// Where a warp's tile of dQ lies among those of a block of queries.
+// The place of a warp's tile of dQ among the tiles of a block of queries.
 template <class Config>
 struct QueryGradientTile {
   using Parts = Shape<Config>;

@@ -46,8 +46,8 @@ class SharedMemory {
   static constexpr int kDeltas = kLogSums + Config::q_stages * kRowsBytes;
   static constexpr int kBarriers = kDeltas + Config::do_stages * kRowsBytes;
 
-  // A block of queries with what belongs to its rows: Q and the log-sum-exps, or dO and D. Its
-  // barriers: all threads' copies have come; all warps are done with it.
+  // A block of queries with its rows' values: Q and the log-sum-exps, or dO and D. Its barriers:
+  // all threads' copies have come; all warps are done with it.
   template <int kFirst, int kFirstRows, int kFirstBarrier, int kStages>
   struct Ring {
     static constexpr int kBuffers = kStages, kEnd = kFirstBarrier + 16 * kStages;

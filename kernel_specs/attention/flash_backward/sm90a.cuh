@@ -1,6 +1,6 @@
 // Attention backward for compute capability 9.0, on TMA and wgmma: FlashAttention-3's split of the
-// work (Shah et al., 2024), in an order of its own. Of each thread block one warp loads, one adds
-// dQ to memory, and two warpgroups compute. A thread block owns a block of keys: dK and dV stay in
+// work (Shah et al., 2024), in another order. In each thread block one warp loads, one adds dQ to
+// memory, and two warpgroups compute. A thread block owns a block of keys: dK and dV stay in
 // registers while all blocks of queries that see these keys pass by. S and dP are made transposed,
 // 64 keys of a warpgroup by the queries, so that P and dS are left operands in registers; dS goes
 // through shared memory for dQ, to which all blocks of keys add.

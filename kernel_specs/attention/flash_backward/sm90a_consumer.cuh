@@ -1,4 +1,4 @@
-// The warpgroups that compute: one step's products, and what is made of them in registers.
+// The warpgroups that compute: one step's products, and the work on them in registers.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@
 
 namespace kernelmint::flash_backward::sm90a {
 
-// A warpgroup with 64 keys of its own. A lane holds, of S and dP, two keys (lane / 4 of the warp's
-// 16, and 8 more) by pairs of queries, 8 queries apart (lane % 4 * 2).
+// A warpgroup with its own 64 keys. A lane holds two keys of S and dP (lane / 4 of the warp's 16,
+// and 8 more) by pairs of queries, 8 queries apart (lane % 4 * 2).
 template <class Config>
 class Consumer {
   using Element = typename Config::dtype;
@@ -101,8 +101,8 @@ class Consumer {
       });
     });
     if constexpr (kMasked) hide(block);
-    // A branch, of a wait that is over: ptxas moves no exponentials past it, which would hold up
-    // what waits for dP.
+    // A wait that is over, but is a branch: ptxas moves no exponentials past it, which would hold
+    // up the work that waits for dP.
     ptx::mbarrier_wait(gradients_full, gradients_parity);
     const std::uint32_t deltas = shared_.template rows<Gradients>(do_stage) + rows_;
     float2 delta[Config::B_r / 8];
@@ -143,8 +143,8 @@ class Consumer {
     release(shared_.template empty<Queries>(q_stage));
   }
 
-  // dV, with what is still to be packed of P: the slices from `packed` on. It runs beside dS of
-  // these slices.
+  // dV, and the packing of P's remaining slices, from `packed` on. It runs beside dS of these
+  // slices.
   __device__ __forceinline__ void request_values(std::uint32_t gradients, int packed) {
     unroll<kSlices>([&](int slice) {
       if (slice >= packed) pack(probabilities_, scores_, slice);

@@ -25,11 +25,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const bool has_queries = heads * args.Sq > 0, has_keys = kv_heads * args.Sk > 0;
   const int gpu = context.device;
   Problem<typename Config::Args> problem{flash_backward::describe<Config>(args, context, 1)};
-  // The first block of keys of a head stores dQ, and counts its steps, but for the step that comes
-  // first, of the last queries; or all count those of each block of dQ.
+  // The first block of keys of a head stores dQ, and counts its steps, but for the first step, of
+  // the last queries; or all blocks count the steps of each block of dQ.
   problem.counters_of_head = Config::deterministic ? problem.query_blocks : 1;
   problem.first_zero = std::max(problem.query_blocks - 1, 0) * Config::B_r;
-  // A map has no empty extent; what would have one is not read.
+  // A map has no empty extent; a tensor with an empty extent is not read.
   const auto encode_blocks = [&](const char* name, MappedTensor& mapped,
                                  const ConstTensorView<4>& tensor, std::int64_t rows,
                                  std::int64_t tensor_heads, int block) {

@@ -11,8 +11,8 @@ inline constexpr int kPanelRowBytes = 128;  // 64 columns
 inline constexpr int kReaders = 8;          // the warps that compute
 
 // The map of shared memory. K, V, Q, dO and dS lie in panels of 64 columns, all rows of one after
-// the other, whose rows of 128 bytes are swizzled as TMA and wgmma do it. Those of dS, queries by
-// keys, are one of each warpgroup. dQ lies in the order of the registers.
+// the other, whose rows of 128 bytes are swizzled as TMA and wgmma do it. Each warpgroup has a
+// panel of dS, queries by keys. dQ lies in the order of the registers.
 template <class Config>
 class SharedMemory {
   static constexpr int kPanels = Config::d_head / 64;
@@ -28,7 +28,7 @@ class SharedMemory {
   static constexpr int kPartQueries = Config::B_r * Config::d_head / 128;
   static constexpr int kPartBytes = 64 * kPartQueries * 4;
 
-  // A block of queries with what belongs to its rows: Q and the log-sum-exps, or dO and D.
+  // A block of queries with its rows' values: Q and the log-sum-exps, or dO and D.
   template <int kFirst, int kFirstRows, int kFirstBarrier, int kStages>
   struct Ring {
     static constexpr int kBuffers = kStages, kEnd = kFirst + kStages * kQueriesBytes,

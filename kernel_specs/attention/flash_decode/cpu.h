@@ -1,7 +1,7 @@
 // Attention of few queries over a cache on the CPU. A task takes some of the keys of one key head,
-// for all queries that share it, and leaves its part of each row: output, maximum and sum. Which
-// keys are a part's follows from the cache's length alone, and parts are added up in their order:
-// so results depend neither on the number of threads nor on what else is in the batch.
+// for all queries that share it, and leaves its part of each row: output, maximum and sum. The
+// cache's length decides which keys a part has, and parts are added up in their order: results
+// depend neither on the number of threads nor on the rest of the batch.
 #pragma once
 
 #include "attention/cpu_pages.h"
@@ -129,7 +129,7 @@ class Decode {
   struct Block {
     std::int64_t batch, head, first = 0;
     int count = 0;
-    const T* keys[kKeys];  // the last one's again behind `count`
+    const T* keys[kKeys];  // the last one's again after `count`
     const T* values[kKeys];
   };
 
@@ -162,7 +162,7 @@ class Decode {
     }
   }
 
-  // The queries of a key head in f32, zeros behind their columns.
+  // The queries of a key head in f32, with zeros after their columns.
   void load_queries(float* queries, std::int64_t batch, std::int64_t kv_head) const {
     for (std::int64_t row = 0; row < rows_; ++row) {
       const T* q =
@@ -227,8 +227,8 @@ class Decode {
     }
   }
 
-  // The keys of a block that a row sees, [begin, end). Values of others are not multiplied: 0 times
-  // one that is not finite is NaN.
+  // The keys of a block that a row sees, [begin, end). Values of other keys are not multiplied: 0
+  // times a value that is not finite is NaN.
   struct Seen {
     int begin, end;
 

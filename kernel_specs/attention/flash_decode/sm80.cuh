@@ -1,11 +1,11 @@
-// Attention of few queries over a cache, bound by how fast keys and values come from memory.
-// Persistent thread blocks take a share of all keys each (sm80_scheduler.cuh), head after head, and
-// always have the next steps on their way. A warp takes 16 keys of a step at a time and keeps an
-// online softmax and an output of its own, so that within a head no warp waits for another. At the
-// end of a head its warps are combined; of a head that several thread blocks share (split keys),
-// each stores its part, and the last one combines them in their order: results are the same to the
-// last bit, whichever comes last. Small caches on devices that have clusters are cut by heads: each
-// is a cluster's, whose blocks pass their parts to each other's shared memory.
+// Attention of few queries over a cache, bound by the memory's rate of keys and values. Persistent
+// thread blocks take a share of all keys each (sm80_scheduler.cuh), head after head, and always
+// have the next steps on their way. A warp takes 16 keys of a step at a time and keeps its own
+// online softmax and output, so that within a head no warp waits for another. At the end of a head
+// its warps are combined. If several thread blocks share a head (split keys), each stores its part,
+// and the last one combines them in their order: results are the same to the last bit, whichever
+// comes last. Small caches on devices that have clusters are cut by heads: each head is a
+// cluster's, whose blocks pass their parts to each other's shared memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -654,7 +654,7 @@ class Decode {
     total.w += factor * output.w;
   }
 
-  // Brings the sink in. Returns what the row's output is multiplied by; nothing seen gives 0.
+  // Brings the sink in. Returns the factor of the row's output; 0 if the row sees nothing.
   // `is_writer` writes the log-sum-exp.
   __device__ float finish_row(const Cursor& at, int row, bool is_writer, float greatest,
                               float sum) const {
@@ -690,8 +690,8 @@ class Decode {
   float* const sums_;
   const std::uint32_t queries_;    // [kStages][kBlockRows][kD], of heads that are on their way
   float2* const warp_statistics_;  // [kWarps][kBlockRows]: maximum and sum
-  float2* const row_statistics_;   // [kBlockRows]: maximum and what the output is multiplied by
-  Exchange<kD>* const exchange_;   // behind all else, of launches in clusters
+  float2* const row_statistics_;   // [kBlockRows]: the maximum and the output's factor
+  Exchange<kD>* const exchange_;   // after all else, of launches in clusters
   Plan* const plan_;
   const std::uint64_t policy_;
   float output_[kD / 8][4];
@@ -747,7 +747,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
     const bool is_whole = shares >= all_heads || all_heads % even == 0;
     return static_cast<int>(is_whole && 8 * even >= 7 * shares ? even : shares);
   };
-  // A cache that is read once leaves in L2 what was there, if little of that has to go in any case.
+  // A cache that is read once leaves L2's content there, if little of that content has to go in any
+  // case.
   const std::int64_t bytes = args.B * args.P * args.Hk * (args.D + args.Dv) * 2;
   const std::int64_t little = (all_heads > context.facts.sm_count ? 256 : 160) << 20;
   const bool evicts_first = !Config::paged && rows_of_head <= kBlockRows && bytes <= little;
@@ -801,7 +802,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   problem.statistics = reinterpret_cast<float2*>(problem.outputs + rows * Config::d_head);
   const auto stream = static_cast<cudaStream_t>(context.stream);
   cudaError_t status = cudaSuccess;
-  if (args.batch_invariant) {  // a ticket for each head, of which there may be any number
+  if (args.batch_invariant) {  // a ticket for each head, however many there are
     const Allocation tickets = context.allocate(all_heads * sizeof(int));
     if (tickets.error != nullptr) return {tickets.error};
     problem.tickets = static_cast<int*>(tickets.data);

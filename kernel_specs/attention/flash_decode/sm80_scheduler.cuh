@@ -1,8 +1,7 @@
-// The scheduler: which keys of which heads a thread block takes. Its work list goes batch entry by
-// batch entry, key head by key head, block of rows by block of rows, through the steps of B_c keys
-// that these see. The list is cut, on the device, from the lengths that lie there, into as many
-// even shares as there are thread blocks that are worth it; so whatever the lengths are, all end at
-// about the same time.
+// The scheduler, which gives thread blocks keys of heads. Its work list goes batch entry by batch
+// entry, key head by key head, block of rows by block of rows, through the steps of B_c keys that
+// these see. The list is cut, on the device, from the lengths that lie there, into even shares, one
+// for each thread block that is worth it: all end at about the same time, whatever the lengths are.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +25,7 @@ inline constexpr unsigned kMostListed = 1 << 22;  // units in all: times a share
 struct Keys {
   int length;  // keys that there are, padding included
   int first;   // the first key that some query sees; some query sees each key from there on
-  int steps;   // one at least, so that what sees nothing is written, too
+  int steps;   // one at least, so that rows that see nothing are written
   int unit;    // steps that stay together
 
   // Whole units before a step, and in all; a division that is rarely needed.
@@ -53,22 +52,23 @@ struct Alike {
   unsigned shares, units;
   unsigned units_of_share, units_left;  // units / shares, and the rest
   unsigned units_of_head;
-  // If shares are whole heads, more than two each, they are dealt out like cards: what lies
-  // together is read at the same time, by neighbours. Else a share's heads follow each other.
+  // If shares are whole heads, more than two each, they are dealt out like cards: neighbours read
+  // heads that lie together at the same time. Otherwise a share's heads follow each other.
   bool is_dealt;
   int batches_on, heads_on;                             // from a head of a share to its next
   std::uint64_t by_shares, by_units_of_head, by_heads;  // reciprocals
 };
 
-// How clusters take heads, if they do: the host has it in numbers, since what a block does before
-// it requests its first keys delays all else.
+// The way in which clusters take heads, if they do: the host computes it, since all that a block
+// does before it requests its first keys delays the rest.
 struct InClusters {
   int bits;                // 2^bits blocks of a cluster
   int share;               // groups of four columns, of all rows, that a block combines
   std::uint64_t by_share;  // 2^32 / share, rounded up
 };
 
-// The arguments, and what the host makes of them. What each thread block begins with lies together.
+// The arguments, and the values that the host makes of them. The values that each thread block
+// begins with lie together.
 template <class Args>
 struct Problem {
   Alike alike;
@@ -112,7 +112,7 @@ KERNELMINT_HOST_DEVICE Keys keys_of(const Problem<typename Config::Args>& proble
   keys.first = padding > seen ? padding : seen;
   const int steps = ceil_div<Config::B_c>(length - keys.first);
   keys.steps = steps > 1 ? steps : 1;
-  // By its own length alone: so that no other batch entry changes where a sum begins.
+  // The unit follows from the cache's own length: no other batch entry changes where a sum begins.
   const int unit = ceil_div<kMostUnits>(keys.steps);
   keys.unit = !args.batch_invariant ? problem.unit : unit > kLeastUnit ? unit : kLeastUnit;
   return keys;
@@ -140,7 +140,7 @@ struct Cursor {
   bool is_new;  // it is the first step of a head or of the share, and not requested yet
 };
 
-// `at` is at the end of a unit, and has `units` behind it.
+// `at` is at the end of a unit, and has passed `units`.
 template <class Config, bool kAlike>
 __device__ __forceinline__ void next_unit(const Problem<typename Config::Args>& problem, Cursor& at,
                                           int units) {
@@ -167,8 +167,8 @@ __device__ __forceinline__ void next_unit(const Problem<typename Config::Args>& 
   at.unit_end = min(at.step + at.keys.unit, at.keys.steps);
 }
 
-// The first of this block's steps, of a launch in clusters: of a head, an even share of what there
-// is of it.
+// The first step of this block in a launch in clusters: the block has an even share of its head's
+// steps.
 template <class Config>
 __device__ __forceinline__ Cursor first_in_cluster(const Problem<typename Config::Args>& problem) {
   const int bits = problem.clusters.bits, rank = static_cast<int>(blockIdx.x) & ((1 << bits) - 1);
@@ -195,7 +195,7 @@ __device__ __forceinline__ void advance(const Problem<typename Config::Args>& pr
   if (++at.step == at.unit_end) next_unit<Config, kAlike>(problem, at, 1);
 }
 
-// The end of what lies together at `at`: of the unit, or the head, or the share.
+// The end of the steps that lie together at `at`: of the unit, or the head, or the share.
 template <class Args>
 __device__ int end_of(const Problem<Args>& problem, const Cursor& at) {
   if (problem.args.batch_invariant) return at.unit_end;
@@ -249,12 +249,12 @@ bool make_list(Problem<typename Config::Args>& problem, std::int64_t batch) {
   return true;
 }
 
-// Makes `launch` one of clusters, each for a head of `batch` caches. False if this is not faster
-// than even shares of all that there is to do. It saves 2 us, in which parts are exchanged through
-// device memory, and leaves multiprocessors without work: a block may have up to 8 keys for each
-// block of the launch, or any number if there are nearly as many blocks as shares. (A cache may be
-// filled less than it can be, which is known on the device alone.) `resident` tells how many
-// clusters of a launch the device holds at once.
+// Makes `launch` a launch of clusters, each for a head of `batch` caches. Returns false if even
+// shares of all work are as fast. It saves 2 us, in which parts are exchanged through device
+// memory, and leaves multiprocessors without work: a block may have up to 8 keys for each block of
+// the launch, or any number if there are nearly as many blocks as shares. (A cache may be filled
+// less than it can be, which only the device knows.) `resident` gives the number of clusters of a
+// launch that the device holds at once.
 template <class Config, class Resident>
 bool make_clusters(Problem<typename Config::Args>& problem, std::int64_t batch, bool is_alike,
                    CudaLaunch& launch, Resident resident) {
@@ -307,7 +307,7 @@ class Scheduler {
       return share * alike.units_of_share + quotient(share * alike.units_left, alike.by_shares);
     return share * units_ / shares_;
   }
-  // The first unit of the head at `at`, `unit` units of which are before it.
+  // The first unit of the head at `at`, which has passed `unit` units of the head.
   __device__ unsigned head_begin(const Cursor& at, unsigned unit) const {
     if constexpr (kAlike)
       return (at.batch * problem_.heads + at.kv_head * problem_.row_blocks + at.row_block) *

@@ -1,6 +1,6 @@
 // Counters in device memory by which thread blocks that share a head find out which is last. A
-// launch finds its own at zero and leaves them so; nothing clears them in between, which would be a
-// kernel of its own, as long as a short decoding.
+// launch finds its counters at zero and leaves them so; nothing clears them in between, since that
+// would take another kernel, as long as a short decoding.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -40,7 +40,7 @@ class Tickets {
  private:
   static constexpr std::size_t kChunk = 256;  // launches; 1 MiB
 
-  // Memory that stays. Asked for on a stream of its own, so that a capture does not hold it.
+  // Memory that stays. It is allocated on another stream, so that a capture does not hold it.
   cudaError_t grow() {
     const RelaxedCapture relaxed;
     constexpr std::size_t kBytes = kChunk * kMostThreadBlocks * sizeof(int);

@@ -1,5 +1,5 @@
 // Attention forward on the CPU. A task is a tile: a block of B_r queries of one head, or, if a head
-// has few queries, those of several heads that share keys.
+// has few queries, the queries of several heads that share keys.
 #pragma once
 
 #include <type_traits>
@@ -27,7 +27,7 @@ class Attention {
   static constexpr int kSharedRows = B_r < 64 ? B_r : 64;
 
   // Row r is query first_query + r / heads of head first_head + r % heads: in the queries' order,
-  // so that under the causal mask, too, the last row sees most.
+  // so that the last row sees most, even under the causal mask.
   struct Tile {
     std::int64_t batch, kv_head, first_head, heads, first_query;
     int rows;

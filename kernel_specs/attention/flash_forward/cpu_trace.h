@@ -82,7 +82,8 @@ class Trace {
                                             block_);
   }
 
-  // A tile's row r is one of the tile's heads, and a row of that head's block of queries.
+  // The record of a tile's row r, which belongs to a head of the tile and to that head's block of
+  // queries.
   Record& record_of_row(int r) const { return record_of(tile_.head(r)); }
   std::int64_t row_of(int r) const { return tile_.row(r) - tile_.first_query; }
 

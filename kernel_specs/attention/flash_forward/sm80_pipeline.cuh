@@ -13,7 +13,7 @@ using namespace attention::sm80;
 
 // The blocks of keys and values, from the last to the first, on one of two schedules. Eager
 // (eager_load_blocks), a block is prefetched as soon as its place is free: V while S is made, the
-// next K during the rest of the step. Else a block is requested when it is waited for.
+// next K during the rest of the step. Otherwise a block is requested when it is waited for.
 //
 // kFirst says that `block` is the first one walked: only the last block reaches past the end.
 template <class Config>

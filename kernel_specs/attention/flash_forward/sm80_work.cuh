@@ -1,4 +1,4 @@
-// The query tile that a thread block has, and what of it a thread has.
+// The query tile of a thread block, and each thread's part of the tile.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace kernelmint::flash_forward::sm80 {
 
-// Blocks of threads of one head are neighbours, and heads that share keys and values too; under a
-// causal mask the longest rows start first. Each warp of a block owns B_r / n_warps of its rows,
+// Blocks of threads of one head are neighbours, and so are heads that share keys and values; under
+// a causal mask the longest rows start first. Each warp of a block owns B_r / n_warps of its rows,
 // and each lane those that a RegisterTile gives it.
 template <class Config>
 struct Work {

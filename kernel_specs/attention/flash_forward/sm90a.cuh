@@ -190,7 +190,8 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
       context_.epilogue.to_global(tile, output_, softmax);
   }
   __device__ __forceinline__ void store_output(const TilePart& part, const Softmax& softmax) {
-    // Under a mask, with two mainloops, registers are short: what follows from it is not kept.
+    // Under a mask, with two mainloops, registers are short: values that follow from it are not
+    // kept.
     const int warpgroup = Config::causal ? ptx::recomputed(warpgroup_) : warpgroup_;
     Parts<Config>(context_.split, warpgroup).store(part.index, output_, softmax);
   }

@@ -59,8 +59,8 @@ class Mask {
     unroll<Scores::kLaneRows>([&](int row) {
       const int query = first_query + rows_.query(lane_row_ + Scores::row_of(row));
       const int limit = keys_seen(query) - first_key;
-      // A lane has two of every 8 columns. As bits of a word, of which eight at a time become
-      // predicates, columns cost one instruction each instead of two.
+      // A lane has two of every 8 columns. As bits of a word, eight of which become predicates at a
+      // time, columns cost one instruction each instead of two.
       const int columns = max(limit, 0) / 8 * 2 + min(max(limit, 0) % 8, 2);
       unroll<ceil_div(Scores::kLaneColumns, 32)>([&](int word) {
         const int count = min(max(columns - 32 * word, 0), 32);

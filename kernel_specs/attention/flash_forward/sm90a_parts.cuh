@@ -1,5 +1,5 @@
-// Split keys: what each of several thread blocks found in its part of a tile's keys, and how these
-// are combined.
+// Split keys: the results of several thread blocks, each for its part of a tile's keys, and their
+// combination.
 #pragma once
 
 #include <cstddef>

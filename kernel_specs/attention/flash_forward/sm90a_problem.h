@@ -11,10 +11,10 @@ namespace kernelmint::flash_forward::sm90a {
 
 using namespace attention::sm90a;
 
-// How the keys of some tiles are split between thread blocks, so that none waits long for the last.
-// Behind the first `whole_tiles` in the order are `tiles` whose blocks of keys, `blocks` each, lie
-// in one row, of which each thread block in turn takes `share`: the end of a tile and perhaps the
-// beginning of the next. What comes of such a part is merged with the others of its tile.
+// The split of some tiles' keys between thread blocks, so that no block waits long for the last.
+// After the first `whole_tiles` in the order come `tiles` whose blocks of keys, `blocks` each, lie
+// in one row; each thread block in turn takes `share` of the row: the end of a tile and perhaps the
+// beginning of the next. The result of such a part is merged with the other parts of its tile.
 struct KeySplit {
   int whole_tiles;
   int tiles, blocks, share;  // a share is shorter than a tile

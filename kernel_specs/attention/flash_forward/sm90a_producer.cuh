@@ -12,8 +12,8 @@
 
 namespace kernelmint::flash_forward::sm90a {
 
-// One thread: takes tiles from the scheduler, announces them to the consumers and requests what
-// they need.
+// One thread: takes tiles from the scheduler, announces them to the consumers and requests their
+// operands.
 template <class Config>
 class Producer {
   using Shared = SharedMemory<Config>;
@@ -44,8 +44,8 @@ class Producer {
   }
 
  private:
-  // Announces a tile and requests what it needs, but for its last values. Calls `at_last_block`
-  // when it is there.
+  // Announces a tile and requests its operands, but for its last values. Calls `at_last_block` when
+  // it is there.
   template <class AnyTile, class F>
   __device__ __forceinline__ void load(const AnyTile& tile, const TileOrder<Config>& order,
                                        const F& at_last_block) {

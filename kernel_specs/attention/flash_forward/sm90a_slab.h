@@ -30,8 +30,8 @@ struct PackedRows {
   int reciprocal;
 };
 
-// How many of the `group` heads that share their keys a slab should hold: what makes the fewest
-// tiles, of `slabs` slabs each.
+// The number of the `group` heads that share their keys that a slab should hold: it makes the
+// fewest tiles, of `slabs` slabs each.
 inline int heads_to_pack(std::int64_t seq_len_q, std::int64_t group, int slabs) {
   int best = 1;
   std::int64_t fewest = 0;

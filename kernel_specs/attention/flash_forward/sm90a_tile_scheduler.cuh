@@ -11,7 +11,7 @@
 namespace kernelmint::flash_forward::sm90a {
 
 // The queries of B_r rows, of one head or of heads that are packed. Its blocks of keys are walked
-// from the last to the first, so that those that need masks come first.
+// from the last to the first, so that the blocks that need masks come first.
 struct Tile {
   int first_query, head, batch;  // heads that are packed count as one
   int key_blocks;                // at least 1, seen or not; 0: there are no more tiles

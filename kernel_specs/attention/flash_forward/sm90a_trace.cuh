@@ -29,8 +29,8 @@ class Trace : public NoTrace {
 //
 // Each tensor is written where it is complete: Q, K and S before the softmax, its statistics after
 // it, and P, V and O a block later, when the second product has read and written them. Rows past
-// the last query see no key, as in the simulation, and neither do those of a warpgroup that passes
-// over a block.
+// the last query see no key, as in the simulation; rows of a warpgroup that passes over a block see
+// none either.
 template <Traced Config>
 class Trace<Config> {
   using Args = typename Config::Args;
@@ -83,8 +83,8 @@ class Trace<Config> {
     write_accumulators(tile, record->O, output);
   }
 
-  // A block that the warpgroup does not look at: no row of its slab sees a key of it or of one
-  // that came before.
+  // A block that the warpgroup does not look at: no row of its slab sees a key of this block or of
+  // an earlier one.
   template <class Queries>
   __device__ __forceinline__ void skipped_keys(const Tile& tile, int block, const Queries& queries,
                                                std::uint32_t keys) const {
@@ -109,8 +109,8 @@ class Trace<Config> {
   }
 
  private:
-  // Null in a call without a trace, and for a block of which no row of the tile sees a key: no
-  // simulation has it, and without keys there is no memory for it.
+  // Null in a call without a trace, and for a block that no row of the tile sees: no simulation has
+  // such a block, and without keys it has no memory.
   __device__ Record* record_of(const Tile& tile, int block) const {
     const int seq_len_q = static_cast<int>(args_.Sq), seq_len_k = static_cast<int>(args_.Sk);
     const int rows = min(tile.first_query + Config::B_r, seq_len_q);
@@ -132,7 +132,7 @@ class Trace<Config> {
     write_fragments(tile, to, queries);
   }
 
-  // A block of keys or values, of which each warpgroup writes a part.
+  // Writes a block of keys or values; each warpgroup writes a part.
   __device__ void write_block(float (&to)[Config::B_c][Config::d_head], std::uint32_t block) const {
     constexpr int kThreads = 128 * Config::n_warpgroups;
     copy<Config::B_c>(to, block, thread(), kThreads);
@@ -192,7 +192,8 @@ class Trace<Config> {
       to[slab_row() + i / kColumns][i % kColumns] = 0;
   }
 
-  // Among those that compute. Read anew each time: between the hooks all registers are taken.
+  // The thread's number among the computing threads. It is read anew each time: between the hooks
+  // all registers are taken.
   __device__ static int thread() { return static_cast<int>(ptx::reread_thread_index()) - 128; }
   // The slab's first row of the tile.
   __device__ static int slab_row() { return thread() / 128 * kSlabRows; }

@@ -1,9 +1,9 @@
 // Attention of sequences of any lengths for compute capability 8.0 and later: flash_forward's
 // tiles, fragments and softmax, over the queries of all sequences as one list of tiles.
 //
-// Lengths are read on the device alone: a launch has as many thread blocks as there may be tiles,
-// and each finds its own. It walks the blocks of keys that its window holds, from the last to the
-// first. What is not asked for costs a branch that all threads of a block take.
+// Only the device reads lengths: a launch has as many thread blocks as there may be tiles, and each
+// finds its own tile. It walks the blocks of keys that its window holds, from the last to the
+// first. A feature that is not asked for costs a branch that all threads of a block take.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -198,7 +198,7 @@ class Prefill {
     multiply_probabilities_values(scores);
   }
 
-  // All requested tiles are there, and all warps are done with what they did before.
+  // All requested tiles are there, and all warps have ended their work before them.
   __device__ __forceinline__ static void wait() {
     ptx::cp_async_wait_all();
     __syncthreads();
@@ -313,7 +313,7 @@ class Prefill {
   }
 
   // O = (P V) / l, in the warp's own rows of Q's tile, and from there in whole chunks. Rows that
-  // see no key, and those behind the sequence's, are zero.
+  // see no key, and rows after the sequence's, are zero.
   __device__ __forceinline__ void store_output() {
     unroll<Output::kLaneRows>([&](int row) {
       const float factor = query(row) < tile_.queries ? softmax_.normalizer(row) : 0;

@@ -1,9 +1,9 @@
 // Attention of sequences of any lengths for compute capability 9.0: flash_forward's warpgroups, on
 // TMA and wgmma, over the queries of all sequences as one list of tiles.
 //
-// Lengths are read on the device alone, by the producer, which finds tile after tile. It walks the
-// blocks of keys that a tile's window holds, from the last to the first. What is not asked for
-// costs a branch that all threads of a warpgroup take.
+// The producer reads lengths, on the device, and finds tile after tile. It walks the blocks of keys
+// that a tile's window holds, from the last to the first. A feature that is not asked for costs a
+// branch that all threads of a warpgroup take.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -50,8 +50,8 @@ struct Context {
 
 // A consumer warpgroup. Scores are made one block of keys ahead of the output.
 //
-// Registers are short: what is known of a tile is read again where it is needed, and whatever is
-// done to scores beside a factor has a kernel of its own, with `kChangesScores`.
+// Registers are short: facts about a tile are read again where they are needed, and a kernel that
+// does more to scores than multiply them by a factor is another one, with `kChangesScores`.
 template <class Config, bool kChangesScores>
 class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
   using Shared = SharedMemory<Config>;
@@ -101,8 +101,8 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     int first_key_block;  // with kReleasesInStep
   };
 
-  // Blocks of keys of a slab: all rows see those from `first_whole` to before `whole_behind` whole;
-  // if there are none, both are `first`.
+  // Blocks of keys of a slab: all rows see the whole blocks from `first_whole` to before
+  // `whole_behind`; without such blocks both are `first`.
   struct Edges {
     int first, first_whole, whole_behind;
     bool is_outside;  // no row is a query
@@ -248,7 +248,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     for (int i = hidden_blocks(walk); i > 0; --i) skip_keys(walk, 0);
   }
 
-  // Blocks behind the last one, which other warpgroups look at.
+  // Blocks after the last one, which other warpgroups look at.
   __device__ __forceinline__ int hidden_blocks(const Walk& walk) const {
     return load_tile<0, 1>(walk.slot).key_blocks - 1 - walk.last_block;
   }
@@ -316,9 +316,9 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     });
   }
 
-  // 0 times a value that is not finite is NaN. Values of keys that are none of the sequence's,
-  // which may be anything, become 0 in shared memory; those of the sequence that a row does not see
-  // are left to the epilogue. All warpgroups write the same.
+  // 0 times a value that is not finite is NaN. Values of keys outside the sequence, which may be
+  // anything, become 0 in shared memory; the epilogue deals with values of the sequence that a row
+  // does not see. All warpgroups write the same.
   __device__ __forceinline__ void clean_values(const Walk& walk, int block) {
     const Announced tile = load_tile<2, 1>(walk.slot);
     const int first_key = block * Config::B_c;
@@ -346,7 +346,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
 
 }  // namespace sm90a
 
-// Two kernels: one multiplies scores by a factor, the other does whatever else may be asked for.
+// Two kernels: one multiplies scores by a factor, the other does all other changes.
 template <class Config, bool kChangesScores>
 __global__ void __launch_bounds__(Config::threads, 1)
     flash_prefill_sm90a(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
@@ -386,7 +386,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if (args.Nk == 0) problem.args.pages = 0;  // a table cannot name any
   const bool has_pages = args.block_table.data != nullptr;
   problem.box_rows = has_pages ? std::gcd(static_cast<int>(args.Tk), Config::B_c) : Config::B_c;
-  // A map has no empty extent. Without keys any memory will do: what is read is not used.
+  // A map has no empty extent. Without keys any memory will do: the values that are read are not
+  // used.
   const bool has_keys = args.Nk > 0 && args.Tk > 0;
   const auto keys = [&](const char* name, const ConstTensorView<4>& tensor, std::int64_t columns) {
     return has_keys ? Layout(name, tensor, columns, args.Tk, args.Hk, args.Nk)

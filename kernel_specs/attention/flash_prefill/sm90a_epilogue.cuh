@@ -118,7 +118,7 @@ class Epilogue {
         slot_(slot),
         first_row_(warpgroup * kSlabRows + ptx::reread_thread_index() % 128 / 32 * 16) {}
 
-  // Rows that see no key, and those behind the sequence's queries, are zero.
+  // Rows that see no key, and rows after the sequence's queries, are zero.
   template <class Output, class Softmax>
   __device__ __forceinline__ void store(Output& output, Softmax softmax) const {
     const Announced tile = load_tile<0, 3>(slot_);

@@ -90,7 +90,7 @@ class Producer {
     return true;
   }
 
-  // Requests what the announced tile needs, but for its last values. The next tile is found while
+  // Requests the announced tile's operands, but for its last values. The next tile is found while
   // the last blocks wait for empty buffers: the answers of the scheduler, and of memory, take a
   // while.
   __device__ __forceinline__ void load(TileScheduler& scheduler) {
@@ -144,7 +144,7 @@ class Producer {
     __syncwarp();
   }
 
-  // A block, of which each lane requests what it has of one page.
+  // Requests a block; each lane requests the block's part of one page.
   template <class Ring>
   __device__ __forceinline__ void request(const MappedTensor& tensor, RingPosition<Ring>& ring,
                                           std::uint32_t destination, const Block& block) {

@@ -24,7 +24,7 @@ struct Problem {
   Args args;
   MappedTensor q;        // [Nq, H, Tq, D], in boxes of a slab by 64 columns
   MappedTensor k, v;     // [Nk, Hk, Tk, D], in boxes of `box_rows` rows by 64 columns
-  int box_rows;          // a block of keys, or what it has of one page
+  int box_rows;          // a block of keys, or its part of one page
   TileCounter* counter;  // null: tiles are taken in a fixed order
 };
 
@@ -38,8 +38,8 @@ struct Announced {
   int first_key, kv_head, _[2];
 };
 
-// A slot is written again when all consumers are done with it: one that stores a tile's output has
-// given back what the tiles after it need, so that two more may be announced.
+// A slot is written again when all consumers are done with it: a consumer that stores a tile's
+// output has given back the buffers that later tiles need, so that two more may be announced.
 template <class Config>
 using SharedMemory =
     attention::sm90a::SharedMemory<Config, 0, sizeof(Announced), Config::q_buffers + 3>;

@@ -23,7 +23,7 @@ struct Tile {
   int window_left, window_right;
 
   // The lane-th sequence of most keys, if at most 32 are packed, else the lane-th: tiles of many
-  // keys take longest, and should not be what all wait for at the end. By a whole warp.
+  // keys take longest, and should not keep all others waiting at the end. A whole warp calls this.
   __device__ static int longest_first(const typename Config::Args& args) {
     const int lane = threadIdx.x % 32, sequences = static_cast<int>(args.Cq) - 1;
     if (args.cu_seqlens_q.data == nullptr || sequences > 32) return lane;
@@ -42,9 +42,9 @@ struct Tile {
     return sequence;
   }
 
-  // The `place`-th tile, if there is one; each counts for `heads`, `index` then, too. By a whole
-  // warp, whose lanes look at 32 sequences at a time; of the first 32, at `own_of_first`.
-  // `first_query` is left to the caller.
+  // The `place`-th tile, if it exists; each tile counts for `heads`, and so does `index` then. A
+  // whole warp calls this, whose lanes look at 32 sequences at a time; of the first 32, at
+  // `own_of_first`. `first_query` is left to the caller.
   template <bool kMayBeNone = false>
   __device__ bool find(const typename Config::Args& args, int place, int heads = 1,
                        int own_of_first = threadIdx.x % 32) {
@@ -124,8 +124,8 @@ struct Tile {
     if (args.leftpad_k.data != nullptr) begin = within(number(args.leftpad_k, of), 0, end);
   }
 
-  // How many a sequence of packed ones has; the last one has those behind it, too. After it come
-  // the rows before the first: a part without a query.
+  // The number of rows of a packed sequence; the last sequence has the rows after it. After the
+  // last come the rows before the first: a part without a query.
   __device__ int find_rows(const typename Config::Args& args, int of) {
     const int all_rows = static_cast<int>(args.Tq);
     const bool is_before = of + 1 == args.Cq;

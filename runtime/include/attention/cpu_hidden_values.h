@@ -49,7 +49,8 @@ struct HiddenValues {
     return finite[0];
   }
 
-  // Adds what row `out` sees of them, of keys [begin, end) of the block, by their probabilities.
+  // Adds the values that row `out` sees among keys [begin, end) of the block, by their
+  // probabilities.
   template <class Products>
   void add(const Products& products, int row, int begin, int end, float* out) const {
     for (int i = 0; i < num_keys && keys[i] < end; ++i) {

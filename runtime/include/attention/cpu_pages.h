@@ -10,7 +10,8 @@
 namespace kernelmint::attention {
 inline namespace KERNELMINT_ISA {
 
-// An error if, of keys [first, end) of a batch entry, a page of `size` is not one of `count`.
+// Returns an error if keys [first, end) of a batch entry lie in a page of `size` beyond the `count`
+// pages.
 inline LaunchResult check_pages(const ConstTensorView<2>& table, std::int64_t entry,
                                 std::int64_t first, std::int64_t end, std::int64_t size,
                                 std::int64_t count) {

@@ -9,7 +9,8 @@
 namespace kernelmint::attention {
 inline namespace KERNELMINT_ISA {
 
-// Tiles if the processor has them and the dtype splits into few enough of what they multiply.
+// Tiles if the processor has them and the dtype splits into few enough parts that they can
+// multiply.
 template <class T, int D, int B_r, int B_c>
 struct ProductsFor {
   using type = VectorProducts<T, D, B_r, B_c>;

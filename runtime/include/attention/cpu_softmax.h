@@ -19,7 +19,7 @@ struct alignas(64) RowStatistics {
   alignas(64) float maximum[B_r];
   alignas(64) float sum[B_r][kLanes];
   alignas(64) float shift[B_r];    // the maximum, or 0 if it is -inf: -inf - shift is no NaN
-  alignas(64) float rescale[B_r];  // this block's factor on what the row has summed before
+  alignas(64) float rescale[B_r];  // this block's factor of the row's earlier sums
 
   void clear(int rows) {
     for (int r = 0; r < rows; ++r) {
@@ -29,9 +29,9 @@ struct alignas(64) RowStatistics {
   }
 };
 
-// Scaled scores of two vectors of keys less `shift`, those past the first `visible` at -inf. The
+// Scaled scores of two vectors of keys less `shift`; scores past the first `visible` are -inf. The
 // product is rounded as it was for the maximum, so that the greatest score gives exactly 0: fused,
-// what the maximum's rounding took away comes back, and beyond 2^31 that is a power past any float.
+// the maximum's rounding error comes back, and beyond 2^31 that is a power past any float.
 struct ScaledPair {
   F32 low, high;
 };

@@ -9,7 +9,7 @@ inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::cpu;
 
-// The first `count` elements from memory that ends with them; zeros behind.
+// The first `count` elements from memory that ends with them, and zeros after them.
 template <class T>
 KERNELMINT_ALWAYS_INLINE F32 load_some(const T* from, std::int64_t count) {
   if (count >= kLanes) return load(from);

@@ -32,11 +32,11 @@ struct alignas(64) TileConfig {
   std::uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// The tile loads are assembly that does not declare what it reads: no store may move across.
+// The tile loads are assembly that does not declare its reads: no store may move across.
 KERNELMINT_ALWAYS_INLINE void compiler_fence() { asm volatile("" ::: "memory"); }
 
-// A number as a sum of bf16 numbers, and which products of such parts are formed: those of part i
-// and part j with i + j <= order. Part i is 2^-8 of the one before it, or less.
+// A number as a sum of bf16 numbers, and the products of such parts that are formed: of part i and
+// part j if i + j <= order. Part i is 2^-8 of the one before it, or less.
 template <class T>
 struct Parts;
 template <>
@@ -53,7 +53,7 @@ KERNELMINT_ALWAYS_INLINE U16 to_bf16(F32 low, F32 high) {
   return (U16)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
 }
 
-// Part I of 32 numbers: all but the last part are cut, not rounded, so what remains is exact.
+// Part I of 32 numbers: all but the last part are cut, not rounded, so the rest is exact.
 template <int I, int Count>
 KERNELMINT_ALWAYS_INLINE U16 part_of(F32 low, F32 high) {
   if constexpr (Count == 1) {

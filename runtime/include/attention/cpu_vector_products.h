@@ -10,10 +10,10 @@ inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::cpu;
 
-// c[Rows][2 vectors] = a[Rows][depth] b[depth][2 vectors], plus what c held if Accumulate. All of c
-// stays in registers: each step of the depth loads two vectors of b and one element of a per row.
-// What c held is added last: the block's own sums are smaller, so less is lost in rounding. With
-// a_row of 1, a_depth being a row's stride, a is taken transposed.
+// c[Rows][2 vectors] = a[Rows][depth] b[depth][2 vectors], plus c's old content if Accumulate. All
+// of c stays in registers: each step of the depth loads two vectors of b and one element of a per
+// row. The old content is added last: the block's own sums are smaller, so less is lost in
+// rounding. With a_row of 1, a_depth being a row's stride, a is taken transposed.
 template <int Rows, bool Accumulate>
 KERNELMINT_ALWAYS_INLINE void multiply_tile(const float* a, std::ptrdiff_t a_row,
                                             std::ptrdiff_t a_depth, const float* b,

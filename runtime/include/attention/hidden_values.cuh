@@ -23,7 +23,7 @@ __device__ __forceinline__ std::uint32_t add_zeros(uint4 values, std::uint32_t z
   return zeros;
 }
 
-// The values with zeros in the place of those that are not finite.
+// The values, with zeros in place of infinities and NaN.
 template <class Element>
 __device__ __forceinline__ uint4 finite_values(uint4 values) {
   const auto finite = [](std::uint32_t pair) {

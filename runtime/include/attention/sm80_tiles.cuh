@@ -46,8 +46,8 @@ struct SharedLayout {
   static constexpr bool kSwizzled = kSwizzled_;
   static constexpr int kRowBytes = 2 * kColumns;
   static constexpr int kChunks = kColumns / 8;
-  // How many neighbouring chunks change places: those of 128 bytes, or, where two rows begin half
-  // of the banks apart, of 64.
+  // The number of neighbouring chunks that change places: the chunks of 128 bytes, or of 64 if two
+  // rows begin half of the banks apart.
   static constexpr int kPeriod = kChunks % 8 == 0 ? 8 : 4;
   static_assert(!kSwizzled || kChunks % kPeriod == 0, "rows are multiples of 64 bytes");
 
@@ -69,7 +69,7 @@ enum class Operand {
 };
 
 // Where this lane's ldmatrix addresses lie. A 16x16 tile's address is a lane's part, which under
-// the swizzle depends on the tile's column modulo 64 (or 32) alone, plus a constant. The parts are
+// the swizzle depends only on the tile's column modulo 64 (or 32), plus a constant. The parts are
 // made from one register when a product starts: an ldmatrix within takes register + immediate, and
 // only one product's parts take registers at a time.
 template <class Layout, Operand kOperand>
@@ -97,7 +97,7 @@ class FragmentAddresses {
     static constexpr int kCount = Layout::kSwizzled ? Layout::kPeriod / 2 : 1;
     std::uint32_t part[kCount];
 
-    // Slice `i` along the reduction, which is along the rows of what is transposed.
+    // Slice `i` along the reduction, which is along the rows of a transposed operand.
     template <int kTiles>
     __device__ __forceinline__ void load(Slice<kTiles>& slice, int i) const {
       unroll<kTiles>([&](int tile) {
@@ -198,8 +198,8 @@ class TileCopy {
   std::int64_t row_stride_;
 };
 
-// All requested tiles are in shared memory, and every thread of the block is done with what it did
-// before.
+// All requested tiles are in shared memory, and every thread of the block has ended its work before
+// them.
 template <class Config>
 __device__ __forceinline__ void wait_for_tiles() {
   if constexpr (Config::async_copy) ptx::cp_async_wait_all();
@@ -207,8 +207,8 @@ __device__ __forceinline__ void wait_for_tiles() {
 }
 
 // The fragments of one operand along the reduction, slice by slice of 16, as an `Addresses::Parts`
-// loads them. Holds `kPerLoad` slices at a time (0: all of them) and, double buffered, has those
-// that come next on the way. Meant for fully unrolled loops: every index is a constant.
+// loads them. Holds `kPerLoad` slices at a time (0: all of them) and, double buffered, has the next
+// ones on the way. Meant for fully unrolled loops: every index is a constant.
 template <int kTiles, int kSlices, int kPerLoad, bool kDoubleBuffered>
 class FragmentStream {
  public:

@@ -1,5 +1,5 @@
-// The two products of a block of keys and values, which run beside what follows. Their shapes are
-// the family's to include, <family>/sm90a_wgmma.cuh.
+// The two products of a block of keys and values, which run beside the code after them. Their
+// shapes are the family's to include, <family>/sm90a_wgmma.cuh.
 #pragma once
 
 #include <cstdint>

@@ -92,8 +92,8 @@ class SharedMemory {
     return base_ + kTiles + slot * kTileBytes;
   }
 
-  // By one thread, before all others go on. Readers arrive once a warp: what a warp waited for,
-  // wgmma's products for one, is ordered for that warp alone.
+  // One thread calls this, before all others go on. Readers arrive once a warp: the work that a
+  // warp waited for, such as wgmma's products, is ordered only for that warp.
   __device__ void initialise_barriers() const {
     constexpr int kWarps = 4;  // a warpgroup's
     for (int i = 0; i < kSlabs; ++i) {

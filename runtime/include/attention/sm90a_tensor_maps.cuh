@@ -1,4 +1,4 @@
-// Tensor maps of what attention reads and writes.
+// Tensor maps of the tensors that attention reads and writes.
 #pragma once
 
 #include <cuda.h>

@@ -55,8 +55,8 @@ struct NoTrace {
   __device__ void skipped_values(const Values&...) const {}
 };
 
-// Scores are made one block of keys ahead of the output. Products are requested, and run beside
-// what follows; their registers must not be read before they are waited for.
+// Scores are made one block of keys ahead of the output. Products are requested, and run beside the
+// code after them; their registers must not be read before they are waited for.
 //
 // ptxas names registers by the order of the members.
 template <class Config, class Shared, class Context>

@@ -6,8 +6,8 @@
 
 namespace kernelmint::attention {
 
-// A usable cap, and what is the same for all scores. Without predicates, and of one value at a
-// time: where this is called registers are scarce.
+// A usable cap, and the factors that are the same for all scores. It works without predicates, on
+// one value at a time: registers are scarce where it is called.
 class Softcap {
  public:
   __device__ __forceinline__ explicit Softcap(float cap) : cap_(cap), reciprocal_(1 / cap) {}

@@ -5,8 +5,8 @@
 
 namespace kernelmint::attention {
 
-// A cap as kernels take it. An infinite one, which no score reaches, is none, 0; and no reciprocal
-// is infinite: of so small a cap nothing is left of any score.
+// A cap as kernels take it. An infinite cap, which no score reaches, counts as no cap, 0; and no
+// reciprocal is infinite: so small a cap leaves nothing of any score.
 KERNELMINT_HOST_DEVICE KERNELMINT_ALWAYS_INLINE float usable_cap(float cap) {
   constexpr float kLeast = 0x1p-126f;
   if (!(cap > 0 && cap < __builtin_inff())) return 0;

@@ -27,7 +27,7 @@ __device__ __forceinline__ float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Stands for an output whose products still run: keeps what its rows must be multiplied by.
+// Stands for an output whose products still run: keeps its rows' factors.
 template <int kRows>
 class DeferredFactors {
  public:
@@ -149,8 +149,8 @@ class OnlineSoftmax {
   };
   __device__ __forceinline__ Row row(int i) const { return {maximum_[i], sum_[i]}; }
 
-  // Takes in what another warp found in other keys: the row's output becomes `mine` times it plus
-  // `theirs` times the other's. A factor is 0 if there were no keys, whatever the output is.
+  // Takes in another warp's results of other keys: the row's output becomes `mine` times it plus
+  // `theirs` times the other output. A factor is 0 if there were no keys, whatever the output is.
   struct Factors {
     float mine, theirs;
 
@@ -203,8 +203,8 @@ class OnlineSoftmax {
   // probabilities by a factor of at most 2^(2^-11). A far row's unscaled maximum is taken off its
   // scores, and kept with 140 off its exponent and that of c added: the same digits, but too small
   // to count where the exponential subtracts what is kept. kFar comes out near 2^-126, and the
-  // greatest float below kLeastNear. Other rows keep the scaled maximum, which must not look like
-  // a far one's.
+  // greatest float below kLeastNear. Other rows keep the scaled maximum, which must not look like a
+  // far row's.
   static constexpr float kFar = 16384;
   static constexpr float kLeastNear = 1.f / 4096;
   static constexpr std::uint32_t kShift = (140u + 127u) << 23;  // 127: the bias in c's exponent
@@ -258,7 +258,7 @@ class OnlineSoftmax {
   }
 
   float factor_;          // scale, times log2(e) if optimized
-  float maximum_[kRows];  // the maxima of the scaled scores; if optimized, those that `kept` gives
+  float maximum_[kRows];  // the maxima of the scaled scores; if optimized, as `kept` gives them
   float sum_[kRows];      // this lane's part of it
 };
 

@@ -3,8 +3,8 @@
 
 namespace kernelmint::ptx {
 
-// Adds to a counter in global memory and returns what was there. What this thread wrote, and what
-// it has seen other threads write, can be seen by whoever adds later, and the other way round.
+// Adds to a counter in global memory and returns its old value. A thread that adds later sees all
+// that this thread wrote or saw other threads write, and the other way round.
 __device__ __forceinline__ int atomic_add_acquire_release(int* counter, int value) {
   int before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;"
@@ -39,7 +39,7 @@ __device__ __forceinline__ void store_release(unsigned* counter, unsigned value)
 // Four floats of each lane of a warp, in 128 of global memory that begin at a multiple of 16 bytes:
 // a lane's first lies kQuadLaneStep after that of the lane before it, and its next kQuadStep
 // further each. A lane's four lie side by side where one instruction adds them, from compute
-// capability 9.0 on; else those of the lanes do. PTX ISA, "red".
+// capability 9.0 on; before, the lanes' floats lie side by side. PTX ISA, "red".
 #if __CUDA_ARCH__ >= 900
 inline constexpr int kQuadLaneStep = 4, kQuadStep = 1;
 #else

@@ -30,15 +30,15 @@ __device__ __forceinline__ void bulk_add(float* destination, std::uint32_t sourc
                : "memory");
 }
 
-// Waits until the thread's bulk groups but the last `kPending` are complete: what they wrote is
+// Waits until the thread's bulk groups but the last `kPending` are complete: their writes are
 // there.
 template <int kPending>
 __device__ __forceinline__ void bulk_wait_group() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Orders the thread's accesses of global memory and those of asynchronous copies that it requests.
-// PTX ISA, "fence.proxy.async".
+// Orders the thread's accesses of global memory and the accesses of asynchronous copies that it
+// requests. PTX ISA, "fence.proxy.async".
 __device__ __forceinline__ void fence_async_global() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }

@@ -1,4 +1,4 @@
-// How the L2 cache treats what a copy reads: PTX ISA, "createpolicy".
+// The L2 cache's treatment of the lines that a copy reads: PTX ISA, "createpolicy".
 #pragma once
 
 #include <cstdint>

@@ -13,20 +13,21 @@ __device__ __forceinline__ unsigned cluster_rank() {
   return rank;
 }
 
-// A barrier of all threads of a cluster, in two halves, by whole warps: what a thread wrote before
-// it arrived can be seen by those that have waited. PTX ISA, "barrier.cluster".
+// A barrier of all threads of a cluster, in two halves, by whole warps: threads that have waited
+// see the writes of a thread before it arrived. PTX ISA, "barrier.cluster".
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// Says that this thread runs, and nothing of what it wrote.
+// Says that this thread runs, and nothing about its writes.
 __device__ __forceinline__ void cluster_arrive_relaxed() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;");
 }
 
-// Where block `rank` has what this block has at a shared `address`. PTX ISA, "mapa".
+// The address at which block `rank` has the data that this block has at a shared `address`. PTX
+// ISA, "mapa".
 __device__ __forceinline__ std::uint32_t cluster_address(std::uint32_t address, unsigned rank) {
   std::uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));

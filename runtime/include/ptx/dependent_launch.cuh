@@ -6,7 +6,7 @@
 namespace kernelmint::ptx {
 
 // The next kernel, if it was launched to, may start as soon as all thread blocks have said this or
-// ended. What it may rely on then is nothing but what wait_for_kernel_ahead() gives it.
+// ended. It may rely only on wait_for_kernel_ahead().
 __device__ __forceinline__ void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -25,7 +25,7 @@ __device__ __forceinline__ void mbarrier_arrive_expecting(std::uint32_t barrier,
                : "memory");
 }
 
-// Arrives, as one that is expected, as soon as all of this thread's cp.async before are done. PTX
+// Arrives, as an expected arrival, as soon as all of this thread's cp.async before are done. PTX
 // ISA, "cp.async.mbarrier.arrive".
 __device__ __forceinline__ void mbarrier_arrive_after_copies(std::uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

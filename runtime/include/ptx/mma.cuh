@@ -9,7 +9,8 @@ namespace kernelmint::ptx {
 
 // d += a * b for a 16x16 `a`, a 16x8 `b` (both 16-bit) and a 16x8 `d` in fp32. Lane l holds, of d,
 // rows l/4 and l/4 + 8 at columns 2 (l%4) and 2 (l%4) + 1, as {d[0], d[1]} and {d[2], d[3]}. Packed
-// in pairs, those of two neighbouring d are an a: {row, row + 8} x {columns 0-7, columns 8-15}.
+// in pairs, the values of two neighbouring d are an a: {row, row + 8} x {columns 0-7, columns
+// 8-15}.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4],
                                              std::uint32_t b0, std::uint32_t b1);

@@ -7,8 +7,7 @@ namespace kernelmint::ptx {
 
 // d += a * b for a 16x8 `a`, an 8x8 `b` and a 16x8 `d`. Lane 4g + t holds, of a, (row g, column t),
 // (g + 8, t), (g, t + 4), (g + 8, t + 4); of b, (row t, column g), (t + 4, g); and of d, the rows g
-// and g + 8 at the columns 2t and 2t + 1. Operands are fp32 bits, of which the lowest 13 are
-// ignored.
+// and g + 8 at the columns 2t and 2t + 1. Operands are fp32 bits; the lowest 13 are ignored.
 __device__ __forceinline__ void mma_m16n8k8_tf32(float (&d)[4], const std::uint32_t (&a)[4],
                                                  const std::uint32_t (&b)[2]) {
   asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 "

@@ -5,7 +5,7 @@
 
 namespace kernelmint::ptx {
 
-// The address of `pointer` in the shared window, which is what the instructions below take.
+// The address of `pointer` in the shared window, which the instructions below take.
 __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }

@@ -3,8 +3,8 @@
 
 namespace kernelmint::ptx {
 
-// blockIdx.x and threadIdx.x, read anew each time: what follows from them is computed again after a
-// long loop, instead of being kept in registers throughout.
+// blockIdx.x and threadIdx.x, read anew each time: values that follow from them are computed again
+// after a long loop, instead of being kept in registers throughout.
 __device__ __forceinline__ unsigned reread_block_index() {
   unsigned index;
   asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(index));
@@ -17,7 +17,8 @@ __device__ __forceinline__ unsigned reread_thread_index() {
   return index;
 }
 
-// `value`, as if it were new: what follows from it is computed again, not kept from last time.
+// `value`, as if it were new: values that follow from it are computed again, not kept from last
+// time.
 __device__ __forceinline__ unsigned recomputed(unsigned value) {
   asm volatile("" : "+r"(value));
   return value;

@@ -59,8 +59,8 @@ __device__ __forceinline__ void bulk_wait_group_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
-// The thread's ordinary accesses of shared memory come before what asynchronous copies and wgmma
-// read or write there after a barrier that follows. PTX ISA, "fence.proxy.async".
+// The thread's ordinary accesses of shared memory come before the reads and writes of asynchronous
+// copies and wgmma there after a barrier that follows. PTX ISA, "fence.proxy.async".
 __device__ __forceinline__ void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -1,5 +1,6 @@
 // Products of one warpgroup, four warps, on operands in shared memory: PTX ISA, "Asynchronous
-// Warpgroup Level Matrix Instructions". They run beside what follows until they are waited for.
+// Warpgroup Level Matrix Instructions". They run beside the code after them until they are waited
+// for.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +30,14 @@ __device__ __forceinline__ std::uint64_t swizzled_descriptor(std::uint32_t addre
          kEightRows >> 4 << 32 | kSwizzle128 << 62;
 }
 
-// The descriptor of what lies `bytes` further. The address, in 16 bytes, is in the low word and
+// The descriptor of the operand `bytes` further. The address, in 16 bytes, is in the low word and
 // does not carry: one addition between two products, which may be no longer than four instructions.
 __device__ __forceinline__ std::uint64_t advance(std::uint64_t descriptor, std::uint32_t bytes) {
   const std::uint32_t low = static_cast<std::uint32_t>(descriptor) + (bytes >> 4);
   return descriptor >> 32 << 32 | low;
 }
 
-// The same by one addition of 64 bits, of which ptxas keeps fewer registers, in a loop with many
+// The same by one addition of 64 bits, for which ptxas keeps fewer registers in a loop with many
 // descriptors.
 __device__ __forceinline__ std::uint64_t advance_wide(std::uint64_t descriptor,
                                                       std::uint32_t bytes) {

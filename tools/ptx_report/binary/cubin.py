@@ -122,7 +122,7 @@ def _of_symbols(info: bytes) -> tuple[dict[int, int], dict[int, int]]:
 def _barriers(elf: Elf, info: Section | None) -> int:
     """Returns the named barriers of a kernel, which its own attributes count."""
     content = elf.read(info) if info else b""
-    found = _attributes(content) if _BARRIERS in content else ()  # as any byte of them
+    found = _attributes(content) if _BARRIERS in content else ()  # any byte of an attribute
     return next((figure & 0xFF for code, figure, _ in found if code == _BARRIERS), 0)
 
 

@@ -65,9 +65,9 @@ inline void sigmoid(const f32* x, std::int64_t count, f32* to) {
   }
 }
 
-// The weights of a channel, and what it computes. Elements are counted from the first state on:
-// x[W - 1 + l] is the element l. `sequence`, if there is one, says which sequence the element l is
-// of, and `before` which the states are of.
+// The weights of a channel, and its computation. Elements are counted from the first state on: x[W
+// - 1 + l] is the element l. `sequence`, if present, has the sequence of each element, and `before`
+// that of the states.
 template <class Config>
 struct Channel {
   using T = typename Config::dtype;
@@ -163,7 +163,7 @@ std::int64_t apart(const View& view) {
   return view.stride[kChannelLast ? 1 : 2];
 }
 
-// Reads batch entry b's channel d, behind its states, and says which sequences there are.
+// Reads batch entry b's channel d, after its states, and the sequences of its elements.
 template <class Config, bool kChannelLast, class S>
 void prepare(const typename Config::Args& args, std::int64_t b, std::int64_t d,
              Channel<Config>& weights, S* x) {

@@ -41,7 +41,7 @@ void* address(const View& view) {
   return const_cast<void*>(static_cast<const void*>(view.data));
 }
 
-// Fills upstream's parameters: at once what all calls have, then strides.
+// Fills upstream's parameters: first the members that all calls have, then strides.
 class Filler {
  public:
   template <class Args>

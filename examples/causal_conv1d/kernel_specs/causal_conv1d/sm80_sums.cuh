@@ -1,5 +1,6 @@
 // dweight and dbias: sums in f32, into which upstream's kernels add, or which they write apart for
-// each thread block if they are to be added up in one order; then what callers get of them.
+// each thread block if they are to be added up in one order; then the callers' tensors, made of the
+// sums.
 #pragma once
 
 #include <type_traits>
@@ -31,7 +32,7 @@ class Sums {
 
   float* data() const { return workspace_ ? workspace_ : static_cast<float*>(result_); }
 
-  // 0, for what is added up by atomics.
+  // Sets the sums that atomics add up to 0.
   LaunchResult clear(const LaunchContext& context) const {
     if (Config::in_order || data() == nullptr) return {};
     const auto stream = static_cast<cudaStream_t>(context.stream);
@@ -56,7 +57,8 @@ class Sums {
   std::int64_t parts_, size_;
 };
 
-// Fills what both backward kernels have, and launches one between what its sums take.
+// Fills the parameters that both backward kernels have, and launches one between the steps of its
+// sums.
 template <auto kKernel, class Config>
 LaunchResult launch_backward(const CudaLaunch& launch, const LaunchContext& context,
                              const typename Config::Args& args, std::int64_t parts,

@@ -55,7 +55,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const cutlass::gemm::GemmCoord extents(problem.m, problem.n, problem.k);
   const auto tiles = Swizzle::get_tiled_shape(
       extents, {Config::tile_m, Config::tile_n, Config::tile_k}, /*split_k_slices=*/1);
-  // CUTLASS's types know no operand that is read alone.
+  // CUTLASS's types know no operand that is only read.
   auto* a = const_cast<Element*>(args.a.template as<const Element>());
   auto* b = const_cast<Element*>(args.b.template as<const Element>());
   // CUTLASS's type for C is D's, which is written.

@@ -19,13 +19,13 @@ namespace kernelmint::flash_attn {
 template <class T>
 using Element = std::conditional_t<std::is_same_v<T, bf16>, cutlass::bfloat16_t, cutlass::half_t>;
 
-// Upstream's types know no memory that is read alone.
+// Upstream's types know no memory that is only read.
 template <class T = void>
 T* pointer(const void* data) {
   return static_cast<T*>(const_cast<void*>(data));
 }
 
-// A tensor [batch, row, head, column], of which upstream has pointer and strides apart.
+// A tensor [batch, row, head, column], whose pointer and strides upstream keeps apart.
 template <class View>
 void set(const View& tensor, void* __restrict__& data, std::int64_t& batch, std::int64_t& row,
          std::int64_t& head) {

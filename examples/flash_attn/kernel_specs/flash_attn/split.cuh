@@ -1,4 +1,4 @@
-// FlashAttention-2's kernels for splits and caches of keys, of which one family appends to the
+// FlashAttention-2's kernels for splits and caches of keys, one family of which appends to the
 // cache: upstream's device code under names that say its key.
 #pragma once
 

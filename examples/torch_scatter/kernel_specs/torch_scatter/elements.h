@@ -8,7 +8,7 @@
 
 namespace kernelmint::torch_scatter {
 
-// `opmath`: what upstream's kernels of the CPU add up in, at::opmath_type.
+// `opmath`: the type in which upstream's kernels of the CPU add up, at::opmath_type.
 template <class T>
 struct Element {
   using type = T;

@@ -31,9 +31,9 @@ inline CudaLaunch one_thread_each(std::int64_t count) {
   return {.grid = {ceil_div(count, kThreads)}, .block = {kThreads}};
 }
 
-// An index as upstream's kernels take it, of the first dimensions of its view; `kept` is one that
-// they read the extent of. Each dimension beyond the first costs them a division an element, so
-// what can be one dimension is.
+// An index as upstream's kernels take it, of the first dimensions of its view; `kept` is the
+// dimension whose extent they read. Each dimension beyond the first costs them a division an
+// element, so dimensions are joined where possible.
 template <int kDims, class View>
 Info info_of(const View& view, const std::int64_t (&extents)[kDims], int kept = -1) {
   int sizes[kDims], strides[kDims];
@@ -66,7 +66,7 @@ constexpr bool has_arg() {
   return reduction_of<Config>() == MIN || reduction_of<Config>() == MAX;
 }
 
-// Before values are reduced into a result: what it begins with, and that there is no arg.
+// The state of a result before values are reduced into it: its first value, and no arg.
 template <class Config>
 __global__ void begin_result(const typename Config::Args args, std::int64_t size) {
   using T = element_t<typename Config::dtype>;
@@ -78,7 +78,7 @@ __global__ void begin_result(const typename Config::Args args, std::int64_t size
   });
 }
 
-// Afterwards: what is still as it was filled becomes 0.
+// The pass afterwards: an element that still has its first value becomes 0.
 template <class Config>
 __global__ void end_result(const typename Config::Args args, std::int64_t size) {
   using T = element_t<typename Config::dtype>;

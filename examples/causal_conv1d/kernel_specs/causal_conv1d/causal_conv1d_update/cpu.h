@@ -38,7 +38,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
         }
         T* const state = args.conv_state.template at<T>(entry, d);
         const bool is_ring = args.cache_seqlens.data != nullptr;
-        // Where in a ring the newest element goes; of what is shifted, behind its end.
+        // The place of the newest element in a ring; in a shifted state, the place after its end.
         const std::int64_t first =
             is_ring ? (*args.cache_seqlens.template at<const i32>(b) % args.S + args.S) % args.S
                     : args.S;

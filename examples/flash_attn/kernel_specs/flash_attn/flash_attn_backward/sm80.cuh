@@ -30,7 +30,7 @@ __global__ void flash_attn_convert_dq(const ::flash::Flash_bwd_params params, co
   ::flash::convert_dQ<BackwardTraits<Config>>(params, parts);
 }
 
-// dk and dv of the heads of keys: what the heads of queries that share one add to it.
+// dk and dv of the heads of keys: the sums over the heads of queries that share a head of keys.
 template <class Config>
 __global__ void flash_attn_sum_groups(const typename Config::Args args) {
   using T = typename Config::dtype;

@@ -32,7 +32,7 @@ __global__ void segment_coo_arg_broadcast_sm80(const T* src, const Info index, T
   segment_coo_arg_broadcast_kernel<T>(src, index, result, arg, E, K, N);
 }
 
-// How many values a row has, in upstream's dtype: that of src, which is not read.
+// The number of values of a row, in upstream's dtype: the dtype of src, which is not read.
 template <class Config, class T = element_t<typename Config::dtype>>
 __global__ void count_coo_sm80(const T* src, const Info index, T* counts, std::size_t E,
                                std::size_t N) {

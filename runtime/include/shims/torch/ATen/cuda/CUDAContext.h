@@ -1,5 +1,5 @@
-// A shim of PyTorch's header: what foreign kernels use of it, without PyTorch. The stream of a call
-// is its LaunchContext's.
+// A shim of PyTorch's header: the parts that foreign kernels use, without PyTorch. The stream of a
+// call is its LaunchContext's.
 #pragma once
 
 #include <c10/cuda/CUDAException.h>

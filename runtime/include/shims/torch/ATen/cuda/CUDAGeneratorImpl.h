@@ -1,5 +1,5 @@
-// A shim of PyTorch's header: what foreign kernels use of it, without PyTorch. It has no generator:
-// a launch makes the state of the seed and the offset that its call was given.
+// A shim of PyTorch's header: the parts that foreign kernels use, without PyTorch. It has no
+// generator: a launch makes the state of the seed and the offset that its call was given.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A shim of PyTorch's header: what foreign kernels use of it, without PyTorch. An exception that
-// leaves a launch is the call's error.
+// A shim of PyTorch's header: the parts that foreign kernels use, without PyTorch. An exception
+// that leaves a launch is the call's error.
 #pragma once
 
 #include <c10/util/Exception.h>

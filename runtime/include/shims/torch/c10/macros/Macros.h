@@ -1,4 +1,4 @@
-// A shim of PyTorch's header: what foreign kernels use of it, without PyTorch.
+// A shim of PyTorch's header: the parts that foreign kernels use, without PyTorch.
 #pragma once
 
 #if defined(__CUDACC__)
@@ -12,7 +12,7 @@
 #define C10_HOST
 #define C10_DEVICE
 // A CPU's kernels are compiled once for each instruction set and linked together: inline functions
-// that were left as calls would be those of any of them.
+// that were left as calls could be any instruction set's.
 #define C10_HOST_DEVICE __attribute__((always_inline))
 #endif
 #define C10_ALWAYS_INLINE [[gnu::always_inline]] inline

@@ -1,4 +1,4 @@
-// A shim of PyTorch's header: what foreign kernels use of it, without PyTorch. (It has no
+// A shim of PyTorch's header: the parts that foreign kernels use, without PyTorch. (It has no
 // getTensorInfo: a launch makes a TensorInfo of its argument's extents and strides.)
 #pragma once
 

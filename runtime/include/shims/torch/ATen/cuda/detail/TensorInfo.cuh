@@ -1,4 +1,4 @@
-// A shim of PyTorch's header: what foreign kernels use of it, without PyTorch.
+// A shim of PyTorch's header: the parts that foreign kernels use, without PyTorch.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -18,8 +18,8 @@ struct TensorInfo {
     for (int i = 0; i < dims; ++i) strides[i] = from_strides[i];
   }
 
-  // Leaves out dimensions of extent 1 and joins those that lie as one, but for dimension
-  // `excluded`; its new place, -1 of none, 0 of a point.
+  // Leaves out dimensions of extent 1 and joins dimensions that lie as one, but for dimension
+  // `excluded`. Returns its new place, -1 of none, 0 of a point.
   int collapseDims(int excluded = -1) {
     int kept = 0, place = -1;
     for (int i = 0; i < dims; ++i) {

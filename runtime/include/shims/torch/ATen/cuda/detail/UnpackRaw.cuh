@@ -1,4 +1,4 @@
-// A shim of PyTorch's header: what foreign kernels use of it, without PyTorch.
+// A shim of PyTorch's header: the parts that foreign kernels use, without PyTorch.
 #pragma once
 
 #include <ATen/cuda/CUDAGeneratorImpl.h>
