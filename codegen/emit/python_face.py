@@ -82,6 +82,14 @@ def _front(family: Family) -> dict[str, Any] | None:
         f"{' | None' if default is None else ''} = {default!r}"
         for p, default in front.flags
     ]
+    # Scalars follow the tensors by position; none without a default may follow one with a default.
+    has_default = any(t.optional for t in family.tensors if t.role is Role.INPUT)
+    required = [scalar.default is None for scalar in family.scalars]
+    positional = 0
+    while positional < len(required) and not (has_default and required[positional]):
+        has_default = not required[positional]
+        positional += 1
+    outputs = [tensor for tensor in family.tensors if tensor.role is Role.OUTPUT]
     environment = sorted(
         name for name in _CALLED if any(f"{name}(" in text for text in rules.values())
     )
@@ -89,6 +97,8 @@ def _front(family: Family) -> dict[str, Any] | None:
         "name": front.name,
         "rule": f"lambda {', '.join(names)}: {{{taken}}}" if front.takes else "",
         "functions": [_CALLED[name] for name in environment],
+        "positional_scalars": positional,
+        "has_keywords": bool(family.scalars[positional:] or flags or outputs),
         "defaults": "{" + ", ".join(f'"{p.name}": {d!r}' for p, d in front.flags) + "}",
         "flags": flags,
         "passed": _tuple([p.name for p, _ in front.flags]),

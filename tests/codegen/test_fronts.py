@@ -136,7 +136,8 @@ def test_a_generated_front_is_in_the_familys_face_and_named_in_the_manifest(work
     assert entry["fronts"] == [{"module": "", "function": "call"}]
     face = tree["python/demo.py"].decode()
     assert '_front = Front("demo", flags={"causal": False})' in face
-    assert "def call(\n    x: torch.Tensor,\n    *,\n" in face
+    signature = "def call(\n    x: torch.Tensor,\n    alpha: float | None = None,\n    *,\n"
+    assert signature in face
     assert "causal: bool = False,\n    return_rows: bool = False,\n" in face
     compile(face, "demo.py", "exec")
     plain = family.read_text().partition("front:")[0]
@@ -152,6 +153,24 @@ def test_a_generated_front_is_in_the_familys_face_and_named_in_the_manifest(work
     assert "(alpha if alpha is not None else 1.0 * _power(N, -0.5)) > 1" in face
     family.write_text(plain + "front: call\n")
     assert workspace.run("regenerate").status == 0
+
+
+def test_scalars_of_a_front_follow_the_tensors_by_position(workspace) -> None:
+    """But a scalar without a default cannot follow an argument that has one."""
+    family = workspace.demo / "family.yaml"
+    family.write_text(
+        family.read_text().replace("  alpha:", "  beta: {scalar: f32}\n  alpha:") + "front: call\n"
+    )
+    assert workspace.run("regenerate").status == 0
+    face = workspace.tree()["python/demo.py"].decode()
+    scalars = "    beta: float,\n    alpha: float | None = None,\n"
+    assert f"def call(\n    x: torch.Tensor,\n{scalars}    *,\n" in face
+    family.write_text(family.read_text().replace("the input}", "the input, optional: true}"))
+    workspace.edit("family.yaml", "  x:", "  z: {tensor: [M, N], dtype: dtype}\n  x:")
+    workspace.edit("family.yaml", "reference: reference.py:demo\n", "")
+    assert workspace.run("regenerate").status == 0
+    face = workspace.tree()["python/demo.py"].decode()
+    assert f"    x: torch.Tensor | None = None,\n    *,\n{scalars}" in face
 
 
 def test_a_front_decides_parameters_of_targets(workspace) -> None:

@@ -51,6 +51,10 @@ USUAL = {
         (lambda: told(x(), p=torch.tensor(0.5)), {"mode": DROPPED}),
         (lambda: told(x(), p=np.float32(0.5)), {"mode": DROPPED}),
         (lambda: told(x(), p=0), {}),
+        (
+            lambda: told(x(), call=lambda *tensors: runtime.told(*tensors, "silu", 0.5)),
+            {"silu": 1, "mode": DROPPED},
+        ),
         (lambda: told(x(D=8)), {"mode": DROPPED}),  # its default
         (lambda: told(x(D=8), p=0.0), {}),
         (lambda: told(x(), p=0.5, return_rest=True), {"mode": KEPT}),

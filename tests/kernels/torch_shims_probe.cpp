@@ -1,8 +1,6 @@
 // What foreign kernels do with PyTorch's types, for the host; and, for nvcc, on a device too.
 #include <c10/macros/Macros.h>
-#include <c10/util/BFloat16.h>
-#include <c10/util/Exception.h>
-#include <c10/util/Half.h>
+#include <torch/extension.h>
 
 #include <ATen/cuda/detail/TensorInfo.cuh>
 #include <algorithm>

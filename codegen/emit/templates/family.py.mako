@@ -111,13 +111,13 @@ _chosen = _front.__call__  # bound once: a call of the object itself is slower
 
 
 def ${front["name"]}(
-% for parameter in positional:
+% for parameter in (*positional, *keywords[: front["positional_scalars"]]):
     ${parameter},
 % endfor
-% if has_keywords or front["flags"]:
+% if front["has_keywords"]:
     *,
 % endif
-% for parameter in (*keywords, *front["flags"], *plain_flags):
+% for parameter in (*keywords[front["positional_scalars"] :], *front["flags"], *plain_flags):
     ${parameter},
 % endfor
 % if out:
