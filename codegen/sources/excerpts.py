@@ -5,7 +5,9 @@ named.
 A definition is taken word for word, in the file's order, within its namespaces and conditionals,
 and `#line` names the file that it is of. All declarations of a name are taken: overloads,
 specialisations, `#define` and `#undef`; and every `#pragma` that may hold for later code, such as
-`pack`. Standard library only.
+`pack`. Several files of a library may include the header: a function that is not a template becomes
+inline, a plain kernel or variable static, and on the CPU each instruction set has its own of all
+(runtime/include/excerpt.h). Standard library only.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 
@@ -39,7 +42,7 @@ _TOKEN = re.compile(
 )
 _DIRECTIVE = re.compile(r"\s*#\s*(\w*)\s*(\w*)")
 _SPLICE = re.compile(r"\\\r?\n")
-_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
+_COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)|//[^\n]*", re.DOTALL)
 _PRAGMA_NAME = re.compile(r'["(]\s*(\w+)')  # in the text of a _Pragma
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _CLASSES = ("struct", "class", "union", "enum")
@@ -53,7 +56,14 @@ _NOT_NAMES = (
 # Words that may end a type, where a parameter has no name.
 _TYPES = ("bool", "char", "double", "float", "int", "long", "short", "signed", "unsigned")
 
-_AFTER_CALLS = ("template", "namespace", "using", "typedef")
+_AFTER_CALLS = ("template", "namespace", "using", "typedef", "}", "")  # "": the file's end
+_EMPTY_LINE = re.compile(r"\n[ \t]*\r?\n")
+_SPACES = ("__constant__", "__device__", "__global__", "__host__", "__managed__")
+# Words of declarations that several files of a library may hold, or that define nothing.
+_SHARED = (
+    *("inline", "__inline", "__inline__", "__forceinline__", "static", "constexpr", "consteval"),
+    *("extern", "friend", "namespace", "typedef", "using"),
+)
 _PRAGMA = "#pragma"  # in place of a declaration's name
 # Pragmas that hold beyond the function or class in which they stand.
 _LASTING = ("pack", "push_macro", "pop_macro", "GCC", "clang")
@@ -86,14 +96,19 @@ class _Conditional:
 
 @dataclass(frozen=True)
 class _Declaration:
-    """A declaration of a name, or a pragma: the text from start to end, and what surrounds it."""
+    """A declaration of names, or a pragma: the text from start to end, and what surrounds it."""
 
-    name: str
+    names: tuple[str, ...]
     start: int
     end: int
     namespaces: tuple[str, ...]  # each to its brace
     conditionals: tuple[tuple[str, ...], ...]
-    is_split: bool  # it begins in one branch of a conditional, and ends in another
+    is_split: bool = False  # it begins in one branch of a conditional, and ends in another
+    is_code: bool = False  # neither a macro nor a pragma
+    is_definition: bool = False
+    is_specialisation: bool = False
+    mark: tuple[int, str] | None = None  # where a word goes that lets several files hold it
+    linkage: tuple[int, int] | None = None  # the place of `extern "C"` of a definition
 
 
 def excerpt(text: str, names: Sequence[str], file: str, as_device: bool = False) -> str:
@@ -103,31 +118,45 @@ def excerpt(text: str, names: Sequence[str], file: str, as_device: bool = False)
     `as_device`: `__global__` functions become `__device__` ones. Raises ExcerptError.
     """
     declarations = sorted(_Reader(text, file).declarations(), key=attrgetter("start"))
-    defined = sorted({declaration.name for declaration in declarations} - {_PRAGMA})
+    declared = sorted({name for part in declarations for name in part.names} - {_PRAGMA})
     for name in names:
-        if name not in defined:
-            raise ExcerptError(f"{file} defines no '{name}'{did_you_mean(name, defined)}")
-    lines, end = ["#pragma once"], 0
+        if name not in declared:
+            raise ExcerptError(f"{file} defines no '{name}'{did_you_mean(name, declared)}")
+    # A specialisation belongs into the namespace of its template, a declaration of its definition.
+    own = {
+        name
+        for part in declarations
+        if part.is_definition and not part.is_specialisation
+        for name in part.names
+    }
+    lines, end = ["#pragma once", '#include "excerpt.h"'], 0
     for part in declarations:
         conditionals = [directive for branches in part.conditionals for directive in branches]
         closing = ["#endif" for _ in part.conditionals]
-        if part.name == _PRAGMA and part.start >= end:  # else within a definition
+        if _PRAGMA in part.names and part.start >= end:  # else within a definition
             lines += [*conditionals, text[part.start : part.end], *closing]
-        if part.name not in names:
+        if not set(part.names) & set(names):
             continue
         end = part.end
         line = text.count("\n", 0, part.start) + 1
         if part.is_split:
             raise ExcerptError(
-                f"{file}:{line}: '{part.name}' begins in one branch of a conditional and ends in "
-                "another, so it cannot be taken out"
+                f"{file}:{line}: '{part.names[0]}' begins in one branch of a conditional and ends "
+                "in another, so it cannot be taken out"
             )
+        scopes = [
+            scope
+            for scope in part.namespaces
+            if not (part.is_definition and scope.startswith("extern"))
+        ]
+        ends = ["}" for _ in scopes]
         body = text[part.start : part.end]
+        if part.is_code and own.issuperset(part.names):
+            scopes, ends = [*scopes, "KERNELMINT_ISA_BEGIN"], ["KERNELMINT_ISA_END", *ends]
+            body = _shared(text, part)
         if as_device:
             body = _as_device(body)
-        lines += [*conditionals, *part.namespaces, f'#line {line} "{file}"', body]
-        lines += ["}" for _ in part.namespaces]
-        lines += closing
+        lines += [*conditionals, *scopes, f'#line {line} "{file}"', body, *ends, *closing]
     return "\n".join(lines) + "\n"
 
 
@@ -164,6 +193,17 @@ def folder(source: Path, entry: Mapping[str, str]) -> Path:
     return kept
 
 
+def _shared(text: str, part: _Declaration) -> str:
+    """Returns a declaration's text, so that several files of a library may hold it."""
+    begin, start = text[part.start : part.start], part.start
+    if part.linkage:
+        begin, start = text[part.start : part.linkage[0]], part.linkage[1]
+    if part.mark:
+        place, word = part.mark
+        begin, start = f"{begin}{text[start:place]}{word} ", place
+    return begin + text[start : part.end]
+
+
 def _tokens(text: str) -> Iterator[_Token]:
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup or ""
@@ -172,9 +212,13 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 def _words(token: _Token) -> tuple[str, str]:
     """Returns a directive's kind and the name after it, empty without a name."""
-    text = _COMMENT.sub(" ", _SPLICE.sub("", token.text))
-    match = _DIRECTIVE.match(text)
+    match = _DIRECTIVE.match(_one_line(token))
     return (match[1], match[2]) if match else ("", "")
+
+
+def _one_line(directive: _Token) -> str:
+    """Returns a directive without comments."""
+    return _COMMENT.sub(" ", _SPLICE.sub("", directive.text))
 
 
 def _as_device(body: str) -> str:
@@ -251,15 +295,20 @@ class _Reader:
         self.head = _Head()
         self.begun: tuple[_Conditional, ...] = ()
         self.branches: tuple[tuple[str, ...], ...] = ()
+        self.declaring: set[str] = set()  # macros whose calls are whole declarations
 
     def declarations(self) -> Iterator[_Declaration]:
         """Yields the declarations with a name, in order. Raises ExcerptError if brackets do not
         close."""
         tokens = [t for t in _tokens(self.text) if t.kind not in ("comment", "space")]
-        after = [*tokens[1:], _Token("", "", 0)]
-        for token, following in zip(tokens, after, strict=False):
+        following = _Token("", "", 0)
+        after = [following]  # of each token, the next that is not a directive
+        for token in reversed(tokens[1:]):
+            following = following if token.kind == "directive" else token
+            after.append(following)
+        for i, (token, following) in enumerate(zip(tokens, reversed(after), strict=False)):
             if token.kind == "directive":
-                yield from self._directive(token, following)
+                yield from self._directive(token, tokens[i + 1] if i + 1 < len(tokens) else token)
             elif token.text == "}" and self.scopes and not self.open:
                 self.scopes.pop()
                 self._reset()
@@ -272,7 +321,7 @@ class _Reader:
                 self._bracket(token)
                 yield from self._pragma_within(token)
                 if not self.open and self._ends(token, following):
-                    yield from self._declaration(token.end)
+                    yield from self._declaration(token)
                 elif self.open == ["{"] and token.text == "{" and self._is_scope():
                     self.scopes.append(self.text[self.tokens[0].start : token.end])
                     self._reset()
@@ -300,6 +349,8 @@ class _Reader:
 
     def _directive(self, token: _Token, following: _Token) -> Iterator[_Declaration]:
         what, name = _words(token)
+        if what in ("define", "undef") and self.tokens and self.head.calls and not self.open:
+            yield from self._declaration(self.tokens[-1])
         if what in ("if", "ifdef", "ifndef"):
             opened = _Conditional([*self.open], [*self.scopes])
             is_guard = what == "ifndef" and _words(following) == ("define", name)
@@ -317,6 +368,8 @@ class _Reader:
         elif what == "endif" and self.conditionals:
             self.conditionals.pop()
         elif what in ("define", "undef") and name and not self.tokens:
+            if _one_line(token).rstrip().endswith((";", "}")):
+                self.declaring.add(name)
             yield self._named(name, token.start, token.end, self._branches())
         elif what == "pragma" and name != "once" and (not self.tokens or name in _LASTING):
             yield self._named(_PRAGMA, token.start, token.end, self._branches())
@@ -337,10 +390,9 @@ class _Reader:
         return tuple(branches for branches in open_branches if branches)
 
     def _named(
-        self, name: str, start: int, end: int, conditionals: tuple[tuple[str, ...], ...],
-        is_split: bool = False,
-    ) -> _Declaration:  # fmt: skip
-        return _Declaration(name, start, end, tuple(self.scopes), conditionals, is_split)
+        self, name: str, start: int, end: int, conditionals: tuple[tuple[str, ...], ...]
+    ) -> _Declaration:
+        return _Declaration((name,), start, end, tuple(self.scopes), conditionals)
 
     def _ends(self, token: _Token, following: _Token) -> bool:
         """Returns whether a declaration ends with a token outside of all brackets."""
@@ -348,21 +400,62 @@ class _Reader:
             return True
         if token.text == ")" and self.tokens[0].text == "_Pragma":
             return True
-        if token.text == ")" and following.text in _AFTER_CALLS:
-            return len(self.head.tokens) == 3  # a macro's call
+        if token.text == ")" and self.head.calls:
+            return self._ends_calls(token, following)
         if token.text != "}" or following.text in (",", "{", "catch"):
             return False
-        return not self.head.is_class and self.head.function is not None
+        return self.head.is_function
 
-    def _declaration(self, end: int) -> Iterator[_Declaration]:
-        words = [token.text for token in self.tokens if token.text != "extern"]
-        is_instantiation = words[:1] == ["template"] and words[1:2] != ["<"]
-        is_pragma = words[:1] == ["_Pragma"]
-        name = _PRAGMA if is_pragma else None if is_instantiation else _name(self.head)
-        if name is not None:
-            is_split = self.begun != tuple(self.conditionals) or self.branches != self._branches()
-            yield self._named(name, self.tokens[0].start, end, self.branches, is_split)
+    def _ends_calls(self, token: _Token, following: _Token) -> bool:
+        """Returns whether a macro's call is a declaration; it may also be an attribute of the
+        declaration that follows."""
+        macro = self.head.calls[-1][0].text
+        return (
+            following.text in (*_AFTER_CALLS, macro)
+            or macro in self.declaring
+            or _EMPTY_LINE.search(self.text, token.end, following.start) is not None
+        )
+
+    def _declaration(self, last: _Token) -> Iterator[_Declaration]:
+        """Takes the declaration that ends with a token."""
+        first, head = self.tokens[0], self.head
+        is_split = self.begun != tuple(self.conditionals) or self.branches != self._branches()
+        surroundings = (tuple(self.scopes), self.branches, is_split)
+        if first.text == "_Pragma":
+            yield _Declaration((_PRAGMA,), first.start, last.end, *surroundings)
+        elif last.text == ")":
+            for macro, end in head.calls:
+                yield _Declaration(
+                    (macro.text,), macro.start, end, *surroundings, is_code=True, is_definition=True
+                )
+        elif (names := _names(head)) and not self._is_instantiation():
+            yield _Declaration(
+                names, first.start, last.end, *surroundings,
+                is_code=True,
+                is_definition=head.is_definition,
+                is_specialisation=[t.text for t in self.tokens[:3]] == ["template", "<", ">"],
+                mark=self._mark(names),
+                linkage=head.linkage if head.is_definition else None,
+            )  # fmt: skip
         self._reset()
+
+    def _is_instantiation(self) -> bool:
+        words = [token.text for token in self.tokens[:3] if token.text != "extern"]
+        return words[0] == "template" and words[1] != "<"
+
+    def _mark(self, names: Sequence[str]) -> tuple[int, str] | None:
+        """Returns the word that lets several files hold a function or variable, and its place."""
+        head = self.head
+        tokens = head.tokens[2:] if head.linkage else head.tokens
+        words = {token.text for token in tokens}
+        if head.is_class or head.is_template or head.calls or words & set(_SHARED):
+            return None
+        place = next((token for token in tokens if token.text in _SPACES), tokens[0]).start
+        if head.is_function and "__global__" not in words:
+            return place, "KERNELMINT_INLINE"
+        is_member = any(a.text == "::" and b.text in names for a, b in pairwise(tokens))
+        is_specialised = self.tokens[0].text == "template"
+        return None if is_member or is_specialised else (place, "static")
 
 
 class _Function:
@@ -375,9 +468,12 @@ class _Function:
         self._beginnings: dict[int, int] = {}  # places of `<`, by the place of their `>`
         self._operator: list[str] | None = None  # the tokens after `operator`
         self._is_known = False
+        self.is_initialised = False  # so it is a variable
 
     def add(self, token: _Token) -> None:
         word = token.text
+        if word == "=" and self._operator is None:
+            self.is_initialised = True
         if self._is_known:
             return
         if word == "operator":
@@ -386,7 +482,7 @@ class _Function:
             self.name, self._is_known = "operator" + ("".join(self._operator) or "()"), True
         elif self._operator is not None:
             self._operator.append(word)
-        elif word == "(" and (name := self._name_before()) is not None:
+        elif word == "(" and not self._opened and (name := self._name_before()) is not None:
             self.name = name
         elif word in ("=", "->", ":"):
             self._is_known = True
@@ -395,6 +491,10 @@ class _Function:
         elif word == ">":
             self._beginnings[len(self._before)] = self._opened.pop() if self._opened else 0
         self._before.append(token)
+
+    def know(self, name: str) -> None:
+        """Takes the name of a pointer to a function, which brackets hold."""
+        self.name, self._is_known = name, True
 
     def _name_before(self) -> str | None:
         """Returns the name before a bracket, or before the <…> that may be between."""
@@ -407,12 +507,16 @@ class _Function:
 
 
 class _Head:
-    """A declaration's tokens outside of all brackets, without the contents of `template <>`, and
-    the name that they declare so far."""
+    """A declaration's tokens outside of all brackets, without attributes and the contents of
+    `template <>`, and the name that they declare so far."""
 
     def __init__(self) -> None:
         self.tokens: list[_Token] = []
+        self.calls: list[tuple[_Token, int]] = []  # macros and the calls' ends, if nothing else is
+        self.is_template = False
         self._depth, self._angles, self._previous = 0, 0, ""
+        self._is_attribute, self._are_calls = False, True
+        self._pointer: str | None = None  # `name` of (*name)
         self._function = _Function()
         self._of_class: _Function | None = None  # from the first word that may begin a class
 
@@ -427,17 +531,56 @@ class _Head:
         ):
             self._angles += 1
         elif self._depth == 0 and token.text == ">" and self._angles:
+            self.is_template |= self._previous != "<"
             self._angles -= 1
+        elif self._depth == 1 and token.text == self._previous == "[" and not self._angles:
+            self._is_attribute = True
+            self.tokens.pop()
+        elif self._is_attribute:
+            self._is_attribute = self._depth > 0
         elif self._depth == 0 and not self._angles and token.text != "template":
-            self.tokens.append(token)
-            self._function.add(token)
-            if self._of_class is None and token.text in (*_CLASSES, "typedef", "using"):
-                self._of_class = _Function()
-            if self._of_class is not None:
-                self._of_class.add(token)
+            self._add_outer(token)
+        elif self._depth == 1 and not self._angles:
+            self._add_inner(token)
         if token.kind == "mark" and token.text in _CLOSING:
             self._depth += 1
         self._previous = token.text
+
+    def _add_outer(self, token: _Token) -> None:
+        self.tokens.append(token)
+        self._function.add(token)
+        if self._of_class is None and token.text in (*_CLASSES, "typedef", "using"):
+            self._of_class = _Function()
+        if self._of_class is not None:
+            self._of_class.add(token)
+        if self._pointer and self._previous == ")" and token.text in ("(", "["):
+            self._function.know(self._pointer)
+            if self._of_class is not None:
+                self._of_class.know(self._pointer)
+        self._add_call(token)
+
+    def _add_inner(self, token: _Token) -> None:
+        if self._previous == "(":
+            self._pointer = "" if token.text in ("*", "&") else None
+        elif self._pointer == "" and token.kind == "word":
+            self._pointer = token.text
+
+    def _add_call(self, token: _Token) -> None:
+        place = len(self.tokens) % 3
+        is_name = token.kind == "word" and token.text not in _NOT_NAMES
+        self._are_calls &= (token.text == ")", is_name, token.text == "(")[place]
+        if not self._are_calls:
+            self.calls = []
+        elif place == 0:
+            self.calls.append((self.tokens[-3], token.end))
+
+    @property
+    def linkage(self) -> tuple[int, int] | None:
+        """Returns the place of `extern "C"`."""
+        first = self.tokens[:2]
+        if [token.text for token in first[:1]] != ["extern"] or first[-1].kind != "text":
+            return None
+        return first[0].start, first[1].end
 
     @property
     def is_class(self) -> bool:
@@ -445,29 +588,59 @@ class _Head:
         return self._of_class is not None and self._of_class.name is None
 
     @property
+    def is_function(self) -> bool:
+        """Returns whether the head declares a function."""
+        is_other = self.is_class or self._function.is_initialised
+        return self.function is not None and not is_other
+
+    @property
+    def is_definition(self) -> bool:
+        """Returns whether the head, which is whole, defines the name that it declares."""
+        words = [token.text for token in self.tokens]
+        is_alias = bool({"typedef", "using"} & set(words))
+        if "{" in words or "=" in words or is_alias:
+            return True
+        return not (self.is_function or self.is_class or "extern" in words)
+
+    @property
     def function(self) -> str | None:
         """Returns the name of the function that the head declares; None if it declares none."""
         return self._function.name
 
 
-def _name(declared: _Head) -> str | None:
-    """Returns the name that a declaration declares; None without a name."""
+def _names(declared: _Head) -> tuple[str, ...]:
+    """Returns the names that a declaration declares."""
     head = declared.tokens
     words = [token.text for token in head]
+    is_list = False  # of variables, or of types
+    ends: Sequence[str] = ("=", ";")
     if "namespace" in words[:2]:  # an alias, or `using namespace`
-        return None
-    if not declared.is_class:
+        pass
+    elif not declared.is_class:
         if declared.function is not None:
-            return declared.function
-        ends: Sequence[str] = ("=", "[", "{", ";")
+            return (declared.function,)
+        ends, is_list = ("=", "[", "{", ";"), True
     elif "typedef" in words:
-        ends = (";",)
-    elif "using" in words:
-        ends = ("=", ";")
-    else:
+        ends, is_list = (";",), True
+    elif "using" not in words:
         words = words[next(i for i, word in enumerate(words) if word in _CLASSES) :]
         head = head[-len(words) :]
         ends = ("{", ":", "<", "final", ";")
-    end = next((i for i, word in enumerate(words) if word in ends), len(words))
-    named = [token.text for token in head[:end] if token.kind == "word"]
-    return named[-1] if named else None
+    declarators = _declarators(head) if is_list else [head]
+    names = []
+    for tokens in declarators:
+        end = next((i for i, token in enumerate(tokens) if token.text in ends), len(tokens))
+        names += [token.text for token in tokens[:end] if token.kind == "word"][-1:]
+    return tuple(names)
+
+
+def _declarators(head: Sequence[_Token]) -> list[list[_Token]]:
+    """Splits a declaration at the commas outside of <…>."""
+    parts, angles = [list[_Token]()], 0
+    for token in head:
+        angles += (token.text == "<") - (token.text == ">")
+        if token.text == "," and not angles:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts

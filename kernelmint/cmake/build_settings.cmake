@@ -46,28 +46,24 @@ function(kernelmint_compile_as objects prefix suffix language)
   target_include_directories(${objects} SYSTEM PRIVATE ${include})
 endfunction()
 
-# Adds C++ files that are compiled once each to the library.
-function(kernelmint_add_sources library objects sources prefix suffix)
-  if(sources)
-    add_library(${objects} OBJECT ${sources})
-    kernelmint_set_language(${objects})
-    target_include_directories(${objects} PRIVATE ${KERNELMINT_INCLUDES})
-    target_compile_definitions(${objects} PRIVATE KERNELMINT_ISA=baseline)
-    target_compile_options(${objects} PRIVATE ${KERNELMINT_FLAGS_optimise})
-    kernelmint_compile_as(${objects} ${prefix} ${suffix} CXX)
-    set_target_properties(${objects} PROPERTIES JOB_POOL_COMPILE kernels)
-    target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
-  endif()
-endfunction()
-
-# Adds the sources that a family's own `build:` names, CUDA's for all architectures that its targets
-# are compiled for.
+# Adds the sources that a family's own `build:` names, each compiled once: C++ for the CPU's baseline,
+# CUDA's for all architectures that its targets are compiled for.
 function(kernelmint_add_family_sources library family architectures ptxas)
   kernelmint_find_places("${KERNELMINT_FAMILY_BUILD_SOURCES_${family}}" cpp)
   set(cuda ${cpp})
   list(FILTER cpp EXCLUDE REGEX "\\.cu$")
   list(FILTER cuda INCLUDE REGEX "\\.cu$")
-  kernelmint_add_sources(${library} ${library}_sources "${cpp}" KERNELMINT_FAMILY_BUILD ${family})
+  if(cpp)
+    set(objects ${library}_sources)
+    add_library(${objects} OBJECT ${cpp})
+    kernelmint_set_language(${objects})
+    target_include_directories(${objects} PRIVATE ${KERNELMINT_INCLUDES})
+    target_compile_definitions(${objects} PRIVATE KERNELMINT_ISA=baseline)
+    target_compile_options(${objects} PRIVATE ${KERNELMINT_FLAGS_optimise})
+    kernelmint_compile_as(${objects} KERNELMINT_FAMILY_BUILD ${family} CXX)
+    set_target_properties(${objects} PROPERTIES JOB_POOL_COMPILE kernels)
+    target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
+  endif()
   if(cuda AND architectures)
     list(REMOVE_DUPLICATES architectures)
     kernelmint_add_cuda_objects(${library} ${library}_cuda_sources "${cuda}" cuda

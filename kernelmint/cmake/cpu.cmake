@@ -59,12 +59,12 @@ if(NOT KERNELMINT_CHOSEN_ISAS)
   message(FATAL_ERROR "Kernelmint: KERNELMINT_ISAS is empty: expected all, native, or a list of ${_isas}")
 endif()
 
-# Adds the shards of a CPU target to the library, one set of objects for each instruction set, and
-# its sources, compiled once.
+# Adds the shards and sources of a CPU target to the library, one set of objects for each instruction
+# set.
 function(kernelmint_add_cpu_target library family target shards sources)
   foreach(isa IN LISTS KERNELMINT_CHOSEN_ISAS)
     set(objects ${library}_${target}_${isa})
-    add_library(${objects} OBJECT ${shards})
+    add_library(${objects} OBJECT ${shards} ${sources})
     kernelmint_set_language(${objects})
     target_include_directories(${objects} PRIVATE ${KERNELMINT_INCLUDES})
     target_compile_definitions(${objects} PRIVATE KERNELMINT_ISA=${isa})
@@ -76,6 +76,4 @@ function(kernelmint_add_cpu_target library family target shards sources)
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
     target_compile_definitions(${library} PRIVATE KERNELMINT_ISA_${isa})
   endforeach()
-  kernelmint_add_sources(${library} ${library}_${target}_sources "${sources}" KERNELMINT_BUILD
-                         ${family}_${target})
 endfunction()

@@ -475,7 +475,9 @@ class _Job:
 
         request = self.request
         header = request.source.root / self.generated.header
-        first = first_error(error.output, header, [request.source.root, *self.commands.foreign])
+        folders = [request.source.root, *self.commands.foreign]
+        excerpted = [entry["path"] for entry in self.commands.excerpts]
+        first = first_error(error.output, header, folders, excerpted)
         kept = self.cache.keep_failed(request.id, self.folder)
         what = ", ".join((*request.recipe.isas, *(f"sm_{a}" for a in request.recipe.architectures)))
         script_name = shlex.quote(str(kept / "build.sh"))

@@ -70,12 +70,16 @@ class Commands:
         return [self._path(entry) for entry in self._own.include]
 
     @property
+    def excerpts(self) -> list[Mapping[str, str]]:
+        """Returns the manifest's entries of excerpts."""
+        return [entry for entry in self._own.include if "excerpt" in entry]
+
+    @property
     def excerpted(self) -> list[Path]:
         """Returns the files that excerpts come from, but for those of archives, which do not
         change."""
         roots = {self._source.root.name: self._source.root}
-        entries = [e for e in self._own.include if "excerpt" in e and "specs" in e]
-        return [build_paths.named(entry, roots) for entry in entries]
+        return [build_paths.named(entry, roots) for entry in self.excerpts if "specs" in entry]
 
     @property
     def archives(self) -> list[Path]:
@@ -151,11 +155,13 @@ class Commands:
         for build in (self._shared, self._own):
             for entry in build.sources:
                 path, name = self._path(entry), f"source{len(units)}"
-                if path.suffix == ".cu":
-                    if self._recipe.toolkit is not None:
-                        log = os.path.relpath(path, self._source.root)
-                        command = self._device_command(build)
-                        units.append(self._unit(name, command, str(path), log))
+                is_cuda = path.suffix == ".cu"
+                if is_cuda and self._recipe.toolkit is None:
+                    continue
+                # A CPU target's sources are compiled for its instruction set, its family's once.
+                if is_cuda or (build is self._own and self._recipe.toolkit is None):
+                    log = os.path.relpath(path, self._source.root) if is_cuda else None
+                    units.append(self._unit(name, self._device_command(build), str(path), log))
                     continue
                 command = [*self._recipe.compiler.command, *self._recipe.host, *self._includes()]
                 command += ["-DKERNELMINT_ISA=baseline", *self._toolkit_includes()]

@@ -31,15 +31,23 @@ _UNDEFINED = re.compile(r"undefined (?:reference to|symbol:) (?P<name>.*)$", re.
 _NO_KERNEL = re.compile(r'namespace "(?P<space>[\w:]+)" has no member "(?P<kernel>\w+)"')
 
 
-def first_error(output: str, header: Path, folders: Sequence[Path]) -> str:
+def first_error(
+    output: str, header: Path, folders: Sequence[Path], excerpted: Sequence[str]
+) -> str:
     """Returns the first error of an output, as `file:line:column: error: what`.
 
-    An error in a file below `folders`, of specs and of foreign headers, comes before others. If
-    the kernel's `header` lacks a name that the generated code uses, the error says so.
+    An error in a file below `folders`, of specs and of foreign headers, or in a file of which
+    definitions are `excerpted`, comes before others. If the kernel's `header` lacks a name that the
+    generated code uses, the error says so.
     """
     shown = display_path(header)
     errors = list(_ERROR.finditer(output))
-    own = [match for match in errors if any(map(Path(match["file"]).is_relative_to, folders))]
+    own = [
+        match
+        for match in errors
+        if any(map(Path(match["file"]).is_relative_to, folders))
+        or match["file"].endswith(tuple(excerpted))
+    ]
     if not own and _NO_LAUNCH.search(output):
         return (
             f"{shown}: it defines no `template <class Config, class Isa> LaunchResult "

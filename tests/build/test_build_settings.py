@@ -66,7 +66,7 @@ def archive_pin(project: PackProject, version: str) -> str:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> PackProject:
     made = project_in(tmp_path_factory.mktemp("foreign"))
-    made.build(CUDA)
+    made.build(CUDA, "-DKERNELMINT_ISAS=baseline;avx2")
     return made
 
 
@@ -83,9 +83,12 @@ def expected(x: torch.Tensor, y: torch.Tensor, alpha: float) -> torch.Tensor:
     return alpha * x.double() + y.double() + 0.25 + 0.5
 
 
+@pytest.mark.parametrize("isa", ["baseline", "avx2"])
 @pytest.mark.parametrize("twice", [False, True])
-def test_a_cpu_kernel_of_plain_sources_computes(pack, twice) -> None:
-    """Its own flags reached shard and source, its definitions and both kinds of foreign headers."""
+def test_a_cpu_kernel_of_plain_sources_computes(pack, twice, isa, monkeypatch) -> None:
+    """Its own flags reached shard and source, its definitions and both kinds of foreign headers;
+    source and excerpt are those of the instruction set."""
+    monkeypatch.setenv("KERNELMINT_CPU_ISA", isa)
     x, y = torch.randn(2, 1001)
     z = torch.full((1001,), torch.nan)
     kernel = runtime.kernel("foreign_axpy.cpu." + ("twice" if twice else "default"))
@@ -116,7 +119,7 @@ def test_flags_reach_the_compiler_of_their_target_alone(project) -> None:
     own = [line for line in commands if " -c " in line and "/cpu_" in line.split(" -c ")[1]]
     own += [line for line in commands if line.endswith("/axpy.cpp")]
     own = [line for line in own if not line.endswith("cpu_table.cpp")]
-    assert len(own) == 3  # two shards and a source
+    assert len(own) == 6  # two shards and a source for each of two instruction sets
     assert all("-ffast-math -include limits.h" in line for line in own)
     assert not any("--use_fast_math" in line for line in own)
     assert all("-DAXPY_IS_BUILT" in line and "-DAXPY_BIAS=0.25f" in line for line in (*nvcc, *own))
@@ -134,7 +137,7 @@ def test_cmake_says_to_the_compiler_what_the_spec_says(tmp_path: Path) -> None:
     spec.write_text(text.replace("  libraries:", defined))
     project.regenerate()
     project.configure(CPU)
-    (command,) = (
+    command = next(
         shlex.split(line) for line in project.ninja("-t", "commands").stdout.splitlines()
         if line.endswith("/axpy.cpp")
     )  # fmt: skip
@@ -143,15 +146,17 @@ def test_cmake_says_to_the_compiler_what_the_spec_says(tmp_path: Path) -> None:
     assert [word for word in command if word in words] == words
 
 
-def test_a_source_is_compiled_once_and_the_library_exports_its_entry_alone(project) -> None:
+def test_a_source_is_compiled_once_a_set_and_the_library_exports_its_entry_alone(
+    project,
+) -> None:
     commands = project.ninja("-t", "commands").stdout
-    for source in ("axpy.cu", "axpy.cpp", "bias.cpp"):
+    for source, times in (("axpy.cu", 1), ("axpy.cpp", 2), ("bias.cpp", 1)):
         compiled = [
             line for line in commands.splitlines() if f"/foreign_axpy/{source}.o -c " in line
             or (" -c " in line and f"/foreign_axpy/{source} -o " in line)
             or (" -c " in line and line.endswith(f"/upstream-1.0/csrc/{source}"))
         ]  # fmt: skip
-        assert len(compiled) == 1, source
+        assert len(compiled) == times, source
     library = project.pack / "foreign_axpy.so"
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
@@ -242,7 +247,7 @@ def test_all_of_it_belongs_to_the_fingerprint(tmp_path: Path) -> None:
         (specs / "family.yaml", "0.25f", "0.125f"),
         (specs / "family.yaml", archive_pin(project, "1.0"), archive_pin(project, "1.1")),
         (specs / "cpu.yaml", "-ffast-math", "-ffast-math, -fno-math-errno"),
-        (specs / "cpu.yaml", "take: [twice, FACTOR]", "take: [FACTOR, twice]"),
+        (specs / "cpu.yaml", "take: [twice, FACTOR, ", "take: [FACTOR, twice, "),
         (specs / "cpu.yaml", "libraries: [m]", "libraries: [m, rt]"),
     ):
         assert old in path.read_text()
@@ -309,7 +314,7 @@ def test_the_manifest_says_it_for_whoever_builds_without_cmake(project) -> None:
                     **{name: source[name] for name in ("archive", "sha256")},
                     "path": "csrc/twice.cu",
                     "excerpt": "twice.h",
-                    "take": "twice,FACTOR",
+                    "take": "twice,FACTOR,has_avx2",
                     "kernels": "global",
                 },
             ],
@@ -323,6 +328,13 @@ def test_the_manifest_says_it_for_whoever_builds_without_cmake(project) -> None:
                 {"package": "axpy_headers", "path": "include", "pip": "axpy-headers==1.*"},
                 {**specs, "path": "../third_party"},
                 {"shims": "torch", "path": ""},
+                {
+                    **{name: source[name] for name in ("archive", "sha256")},
+                    "path": "csrc/twice.cu",
+                    "excerpt": "plain.cuh",
+                    "take": "zeros,bias_of,fill",
+                    "kernels": "global",
+                },
             ],
             "libraries": [],
             "sources": [{**specs, "path": "foreign_axpy/axpy.cu"}],

@@ -14,6 +14,9 @@ import pytest
 from codegen.sources import build_paths
 from codegen.sources.excerpts import ExcerptError, excerpt
 
+ROOT = Path(__file__).resolve().parents[2]
+
+INCLUDE = f"-I{ROOT / 'runtime/include'}"
 FILE = r"""#include <torch/extension.h>  // which nobody has
 #ifndef SAMPLE_CU
 #define SAMPLE_CU
@@ -92,10 +95,120 @@ def test_a_definition_is_taken_whole_and_word_for_word(name, first, last) -> Non
     line, body = text.partition("#line ")[2].split("\n", 1)
     number, file = line.split(" ", 1)
     assert file == '"upstream/sample.cu"'
-    body = body[: body.rindex(last) + len(last)]
+    body = body[: body.rindex(last) + len(last)].replace("KERNELMINT_INLINE ", "")
     assert body.startswith(first)
     assert body.rstrip("\n") in FILE
     assert FILE.splitlines()[int(number) - 1] == body.splitlines()[0]
+
+
+CONSTRUCTS = r"""#include "macros.h"
+namespace cg = cooperative_groups;
+using namespace nvcuda::wmma;
+using std::vector;
+namespace {
+int hidden() { return 1; }
+}
+[[maybe_unused]] static constexpr int kRows = 16;
+typedef unsigned char (*Pick)(float, int);
+__device__ float (*picks[2])(float) = {first, second};
+int *begin, end = 3, table[2];
+std::map<int, float> sizes;
+template <class T>
+LAUNCH_BOUNDS(128) __global__ void bounded(T* x) {}
+template <class L>
+struct Converter<L, std::enable_if_t<is_same<L>()>> { int n; };
+#define MAKE(type) \
+  template __global__ void quantise<type>(type*);
+template <class T>
+__global__ void quantise(T* x) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = 0;
+}
+MAKE(half)
+MAKE(float)  // all of them
+
+MAKE_ANY(int)
+MAKE_OTHER(int)
+template __global__ void dequantise<int>(int*);
+template <class T> __global__ void dequantise(T* x) {}
+MAKE_LAST(int)
+
+void plain() {}
+MAKE_AT_END(1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cg", ["namespace cg = cooperative_groups;"]),
+        ("wmma", ["using namespace nvcuda::wmma;"]),
+        ("vector", ["using std::vector;"]),
+        ("hidden", ["KERNELMINT_INLINE int hidden() { return 1; }"]),
+        ("kRows", ["[[maybe_unused]] static constexpr int kRows = 16;"]),
+        ("Pick", ["typedef unsigned char (*Pick)(float, int);"]),
+        ("picks", ["static __device__ float (*picks[2])(float) = {first, second};"]),
+        ("begin", ["static int *begin, end = 3, table[2];"]),
+        ("table", ["static int *begin, end = 3, table[2];"]),
+        ("sizes", ["static std::map<int, float> sizes;"]),
+        ("bounded", ["template <class T>", "LAUNCH_BOUNDS(128) __global__ void bounded(T* x) {}"]),
+        ("Converter", ["template <class L>",
+                       "struct Converter<L, std::enable_if_t<is_same<L>()>> { int n; };"]),
+        ("quantise", ["template <class T>", "__global__ void quantise(T* x) {", "#pragma unroll",
+                      "  for (int i = 0; i < 4; ++i) x[i] = 0;", "}"]),
+        ("MAKE_OTHER", ["MAKE_OTHER(int)"]),
+        ("dequantise", ["template <class T> __global__ void dequantise(T* x) {}"]),
+        ("plain", ["KERNELMINT_INLINE void plain() {}"]),
+        ("MAKE_AT_END", ["MAKE_AT_END(1)"]),
+    ],
+)  # fmt: skip
+def test_nothing_but_the_definition_is_taken(name, expected) -> None:
+    text = excerpt(CONSTRUCTS, [name], "x.cu")
+    lines = text.splitlines()
+    begin, end = (lines.index(f"KERNELMINT_ISA_{which}") for which in ("BEGIN", "END"))
+    assert lines[begin + 2 : end] == expected
+    assert lines.count("namespace {") == (name == "hidden")
+
+
+SHARED = """
+extern "C" {
+extern int of_library(int);
+int plain() { return 1; }
+}
+extern "C" int counted() { return of_library(1); }
+[[nodiscard]] int forward(int x);
+template <class T> T identity(T x) { return x; }
+template <> int identity(int x) { return x + 1; }
+[[nodiscard]] int forward(int x) { return identity(x) + plain() + counted(); }
+struct Of { int value() const; static int count; };
+int Of::value() const { return forward(1); }
+int total, *pointer = &total;
+template <> struct std::hash<Of> { size_t operator()(Of) const { return 1; } };
+"""
+
+
+def test_several_files_of_a_library_hold_what_is_taken(tmp_path) -> None:
+    """Each instruction set of the CPU has its own."""
+    names = ["of_library", "plain", "counted", "identity", "forward", "Of", "total", "hash"]
+    (tmp_path / "x.h").write_text(excerpt(SHARED, [*names, "value"], "x.cpp"))
+    (tmp_path / "a.cpp").write_text(
+        '#include <functional>\n#include "x.h"\n'
+        "int NAME() { return ++total + Of().value() + int(std::hash<Of>()(Of())); }\n"
+    )
+    objects = []
+    for name, isa in (("one", "baseline"), ("two", "avx2")):
+        objects.append(str(tmp_path / f"{name}.o"))
+        options = [f"-DKERNELMINT_ISA={isa}", f"-DNAME={name}", "-std=c++20", INCLUDE, "-O0"]
+        command = ["c++", *options, "-fPIC", "-c", str(tmp_path / "a.cpp"), "-o", objects[-1]]
+        subprocess.run(command, check=True)
+    library = str(tmp_path / "a.so")
+    subprocess.run(["c++", "-shared", *objects, "-o", library], check=True)
+    done = subprocess.run(["nm", "-C", library], capture_output=True, text=True, check=True)
+    symbols = {line.split(" ", 2)[2] for line in done.stdout.splitlines() if " W " in line}
+    for isa in ("baseline", "avx2"):
+        mine = {f"{isa}::plain()", f"{isa}::counted()", f"{isa}::forward(int)"}
+        assert {*mine, f"{isa}::Of::value() const"} <= symbols
+    assert " U of_library" in done.stdout
 
 
 def test_all_of_a_name_in_the_files_order() -> None:
@@ -112,8 +225,9 @@ def test_all_of_a_name_in_the_files_order() -> None:
 
 def test_namespaces_and_conditionals_are_kept_and_a_guard_is_not() -> None:
     lines = [line for line in taken("Kind").splitlines() if not line.startswith("#line")]
-    assert lines[1:] == ["namespace sample {", "namespace detail {",
-                         "enum class Kind : int { kSum, kMax };", "}", "}"]  # fmt: skip
+    assert lines[2:] == ["namespace sample {", "namespace detail {", "KERNELMINT_ISA_BEGIN",
+                         "enum class Kind : int { kSum, kMax };", "KERNELMINT_ISA_END",
+                         "}", "}"]  # fmt: skip
     assert taken("SHUFFLE").count("#ifdef USE_ROCM") == 2
     assert "SAMPLE_CU" not in taken("THREADS", "plain")
 
@@ -180,7 +294,7 @@ def test_a_pragma_holds_for_what_is_taken_as_in_the_file(tmp_path, name) -> None
     header = excerpt(text, ["S", "N"] if name == "macro" else ["S"], "x.cu")
     for source in (text, header):
         (tmp_path / "a.cpp").write_text(f"{source}\nstatic_assert(sizeof(S) == {size});\n")
-        command = ["c++", "-std=c++20", "-fsyntax-only", str(tmp_path / "a.cpp")]
+        command = ["c++", "-std=c++20", "-fsyntax-only", INCLUDE, str(tmp_path / "a.cpp")]
         subprocess.run(command, check=True)
 
 
@@ -222,14 +336,18 @@ def test_the_headers_folder_is_found_by_entry_and_by_cmakes_text(tmp_path, monke
     found = build_paths.find(entry, {"specs": tmp_path / "specs"})
     header = found / "one.h"
     assert header.read_bytes().count(b"\r\n") == 0
-    assert '#line 1 "../up/a.cu"\nint one() { return 1; }\n' in header.read_text()
+    assert '#line 1 "../up/a.cu"\nKERNELMINT_INLINE int one() { return 1; }\n' in header.read_text()
     assert str(tmp_path) not in header.read_text()
     assert not os.access(header, os.W_OK) or os.geteuid() == 0
     text = build_paths.as_text(entry, str(tmp_path / "up/a.cu"))
     assert text == f"excerpt:one.h:global:one:{tmp_path}/up/a.cu"
     command = [sys.executable, build_paths.__file__, text]
     asked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert (Path(asked) / "one.h").read_text().endswith("int one() { return 1; }\n")
+    assert (
+        (Path(asked) / "one.h")
+        .read_text()
+        .endswith("int one() { return 1; }\nKERNELMINT_ISA_END\n")
+    )
     with pytest.raises(build_paths.PathNotFoundError, match=r"\.\./up/a\.cu defines no 'two'"):
         build_paths.find({**entry, "take": "two"}, {"specs": tmp_path / "specs"})
 
@@ -259,14 +377,15 @@ def test_a_compiler_names_the_original_line(tmp_path) -> None:
     text = excerpt("\n\nint f() {\n  return wrong;\n}\n", ["f"], "upstream/sample.cu")
     (tmp_path / "f.h").write_text(text)
     (tmp_path / "f.cpp").write_text('#include "f.h"\n')
-    command = [compiler, "-fsyntax-only", str(tmp_path / "f.cpp")]
+    command = [compiler, "-fsyntax-only", INCLUDE, str(tmp_path / "f.cpp")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "upstream/sample.cu:4:" in done.stderr
 
 
 def test_headers_that_people_wrote_are_read() -> None:
-    include = Path(__file__).resolve().parents[2] / "runtime/include"
-    headers = sorted(path for path in include.rglob("*") if path.suffix in (".h", ".cuh"))
+    headers = sorted(
+        path for path in (ROOT / "runtime/include").rglob("*") if path.suffix in (".h", ".cuh")
+    )
     assert len(headers) > 20
     for path in headers:
         with pytest.raises(ExcerptError, match="defines no 'no such name'"):

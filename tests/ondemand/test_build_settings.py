@@ -74,6 +74,10 @@ def test_flags_definitions_headers_libraries_and_sources_count(foreign, cache, c
         runtime.kernel(key)
     z = runtime.kernel(key, build=True)(x, y, alpha=0.3, out=torch.full_like(x, torch.nan))
     assert torch.allclose(z.double(), 2 * (expected + 2), rtol=1e-6, atol=1e-6)
+    text = excerpted.read_text()
+    excerpted.write_text(text.replace("T twice(T x)", "Wrong twice(T x)"))
+    with pytest.raises(runtime.BuildError, match=r"^\S*csrc/twice\.cu:6:1: error: .*Wrong"):
+        runtime.kernel(key, build=True)  # not the header, where `twice` is not defined then
     excerpted.write_text("\nnamespace {\n")
     with pytest.raises(runtime.BuildError, match=r"twice\.cu: 'namespace \{' is never closed"):
         runtime.kernel(key, build=True)

@@ -7,12 +7,12 @@
 #include "integers.h"
 #include "launch.h"
 #include "parallel.h"
+#include "scatter_reducer.h"
 #include "torch_scatter/elements.h"
 
 namespace kernelmint::torch_scatter {
 inline namespace KERNELMINT_ISA {
 
-#include "scatter_reducer.h"
 #include "torch_scatter/reduction.h"
 
 constexpr std::int64_t kElementsOfTask = 16384;  // about
