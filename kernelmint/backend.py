@@ -1,5 +1,7 @@
 """The PEP 517 backend: scikit-build-core, plus PyPI's nvcc for a build that needs one on a machine
-without.
+without, and the licences of sources.
+
+A wheel has the licences of the sources that it holds or that were compiled into it.
 
 A wheel that compiles CUDA needs nvcc. Asking for PyPI's 105 MB in the static build requirements
 would make everybody download it; so it is asked for only if neither CUDACXX nor PATH names one
@@ -14,6 +16,7 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Literal
@@ -23,12 +26,12 @@ from scikit_build_core.build import (  # noqa: F401 - the backend's other hooks,
     build_sdist,
     get_requires_for_build_sdist,
     prepare_metadata_for_build_editable,
-    prepare_metadata_for_build_wheel,
 )
 from scikit_build_core.settings.skbuild_read_settings import SettingsReader
 
 # By its path: an editable install of another checkout would answer the import.
-_nvcc = runpy.run_path(str(Path(__file__).resolve().parents[1] / "codegen/build/nvcc.py"))
+_CODEGEN = Path(__file__).resolve().parents[1] / "codegen"
+_nvcc = runpy.run_path(str(_CODEGEN / "build/nvcc.py"))
 
 Settings = dict[str, Any] | None
 
@@ -102,12 +105,30 @@ def _prepare(state: Literal["wheel", "editable"], settings: Settings) -> None:
     record.write_text(json.dumps({**info, "skbuild_path": here}), encoding="utf-8")
 
 
+def _add_licences(place: Path) -> None:
+    """Adds licences to a wheel, or to its metadata's folder."""
+    command = [sys.executable, str(_CODEGEN / "sources/licences.py"), str(place)]
+    if subprocess.run(command, check=False).returncode != 0:
+        sys.exit(1)
+
+
+def prepare_metadata_for_build_wheel(
+    metadata_directory: str, config_settings: Settings = None
+) -> str:
+    """Writes the metadata of a wheel."""
+    name = _skbuild.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
+    _add_licences(Path(metadata_directory, name))
+    return name
+
+
 def build_wheel(
     wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None
 ) -> str:
-    """Builds a wheel; its build folder, logs included, stays."""
+    """Builds a wheel; its build folder, logs included, stays. The metadata is made anew."""
     _prepare("wheel", config_settings)
-    return _skbuild.build_wheel(wheel_directory, config_settings, metadata_directory)
+    name = _skbuild.build_wheel(wheel_directory, config_settings, None)
+    _add_licences(Path(wheel_directory, name))
+    return name
 
 
 def build_editable(

@@ -2,7 +2,7 @@
 # keys are explained and kernels built on demand. Other files beside them (notes, caches, an .env) stay
 # where they are.
 
-set(KERNELMINT_SHIPPED_SPECS *.py *.yaml *.yml *.csv LICENSE*)
+set(KERNELMINT_SHIPPED_SPECS *.py *.yaml *.yml *.csv LICEN[CS]E* NOTICE* COPYING*)
 set(KERNELMINT_SHIPPED_SOURCES *.h *.hh *.hpp *.hxx *.cuh *.inl *.inc *.ipp *.tcc *.c *.cc *.cpp *.cxx *.cu)
 
 # Installs the files of a folder of specs that match one of these patterns. Files and folders may be links,
@@ -55,7 +55,7 @@ function(kernelmint_install_specs name destination no_sources)
           message(WARNING "Kernelmint: pack ${name} does not carry ${place}, which lies outside "
                   "${project}: its kernels cannot be built on demand if that is not")
         elseif(IS_DIRECTORY "${place}")
-          # Foreign headers may have no suffix, and their licence comes along.
+          # Foreign headers may have no suffix.
           install(DIRECTORY "${place}/" DESTINATION "${destination}/${path}"
                   FILES_MATCHING ${shipped} REGEX "/[^./]+$" ${never})
         else()

@@ -159,10 +159,12 @@ def test_init_and_slim_work_with_a_kernelmint_from_a_clone(
     (installed,) = project.glob("build/cmake/packs/*/my_kernels_scale_add.so")
     with zipfile.ZipFile(wheel) as archive:
         manifest = json.loads(archive.read("my_kernels/_pack/manifest.json"))
+        names = [name for name in archive.namelist() if ".dist-info/licenses/kernelmint-" in name]
         slimmed = archive.getinfo("my_kernels/_pack/my_kernels_scale_add.so").file_size
     targets = [target for family in manifest["families"] for target in family["targets"]]
     assert [kernel["key"] for target in targets for kernel in target["kernels"]] == [used]
     assert slimmed < installed.stat().st_size / 2
+    assert names, "the wheel holds no licence of Kernelmint's headers, which it was compiled of"
 
 
 def test_a_colleague_uses_it_beside_stock_kernelmint(
