@@ -127,10 +127,11 @@ class Front:
         family: the family's name.
         takes: the values of parameters that decide, by name, beside the dtypes of tensors: a
             function whose parameters are named as symbols, as optional tensors (true if they are
-            there), as scalars (None if they are left out), as the inputs' dtypes, as
+            there), as scalars (None if they are left out), as the inputs' dtypes, as flags, as
             `codegen.core.expressions.layout` reads them, `device` or `compute_capability`.
         flags: parameters whose values callers pass, and their defaults; None, if it is the default,
-            leaves one open. `target` is that of the kernels.
+            leaves one open. A dtype's is PyTorch's, or its name in specs. `target` is that of the
+            kernels.
         permuted: the other layout: dimension i of the callers' tensor `name` is the dimension
             `permuted[name][i]` of the spec's. Dimensions of the spec's that it leaves out have
             extent 1: `{"x": (1,)}` takes an x [E] as [1, E, 1].
@@ -222,6 +223,7 @@ class Front:
         facts = _facts(self._family)
         if permuted:
             inputs = self._as_spec_all(facts, inputs)
+        flags = tuple([_named_dtype(value) for value in flags])
         if self._layouts and (_is_dynamo_compiling() or any(map(_is_opaque, inputs))):
             # A graph knows how tensors lie when it runs: its operator chooses then, among kernels
             # that are built now.
@@ -367,13 +369,17 @@ class Front:
             sizes[name] = wish is True
         if facts.memory:
             sizes.update(tensors.expanded(inputs, facts.memory))
-        if self._named:
-            named = self._named_values(facts, device, {**sizes, **parameters}, inputs, is_aligned)
-            parameters.update(self._taken(named))
-        for (name, default), value in zip(self._flags, flags, strict=True):
+        passed: dict[str, Any] = {}
+        for (name, default), given in zip(self._flags, flags, strict=True):
+            value = _named_dtype(given)
             if name != "target" and (value is not None or default is not None):
                 _check_flag(name, value, *facts.flags[name])
-            parameters[name] = value
+            passed[name] = value
+        if self._named:
+            values = {**sizes, **parameters, **passed}
+            named = self._named_values(facts, device, values, inputs, is_aligned)
+            parameters.update(self._taken(named))
+        parameters.update(passed)
         target = parameters.pop("target", None)
         return device, parameters, sizes, target
 
@@ -561,14 +567,20 @@ def _is_aligned(tensor: torch.Tensor, least: int) -> bool:
     return all(number % least == 0 for number in (tensor.data_ptr(), *steps))
 
 
-# The types of parameters' values, beside dtypes.
-KINDS: dict[str, type] = {"bool": bool, "int": int, "enum": str}
+# The types of parameters' values.
+KINDS: dict[str, type] = {"bool": bool, "int": int, "enum": str, "dtype": str}
+
+
+def _named_dtype(value: Any) -> Any:
+    """Returns a dtype as specs name it; other values as they are."""
+    return tensors.dtype_name(value) if isinstance(value, torch.dtype) else value
 
 
 def _check_flag(name: str, value: Any, type_name: str, texts: tuple[str, ...]) -> None:
     kind = KINDS[type_name]
     if type(value) is not kind:
-        raise unexpected(name, value, f"{'an' if kind is int else 'a'} {kind.__name__}")
+        what = "torch.dtype" if type_name == "dtype" else kind.__name__
+        raise unexpected(name, value, f"{'an' if kind is int else 'a'} {what}")
     if texts and value not in texts:
         raise InvalidArgument(unlisted(name, str(value), texts))
 

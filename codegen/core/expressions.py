@@ -1,9 +1,10 @@
 """The expression language of specs: a safe, typed subset of Python's expressions.
 
 Names, ints, floats, bools, strings, lists; `+ - * / // % **`, comparisons, `and or not`, `x if c
-else y`, `in`; min, max, ceil_div, is_pow2, log2. Parsed with `ast`, checked node by node, and only
-then compiled. Names and types are checked when a spec is loaded, so that every expression that
-loads has a value in Python and, if it is needed there, the same value in C++ (emit/cpp.py).
+else y`, `in`; min, max, ceil_div, is_pow2, log2, next_pow2. Parsed with `ast`, checked node by
+node, and only then compiled. Names and types are checked when a spec is loaded, so that every
+expression that loads has a value in Python and, if it is needed there, the same value in C++
+(emit/cpp.py).
 
 The runtime reads filters and tensors' extents with this module and where.py: standard library only.
 """
@@ -11,6 +12,7 @@ The runtime reads filters and tensors' extents with this module and where.py: st
 from __future__ import annotations
 
 import ast
+import copy
 import math
 import re
 import sys
@@ -118,21 +120,38 @@ def is_pow2(a: int) -> bool:
 
 
 def log2(a: int) -> int:
-    """Returns the floor of the binary logarithm; exact for powers of two. Raises ValueError below
-    1."""
+    """Returns the binary logarithm, rounded down. Raises ValueError below 1."""
     if a < 1:
         raise ValueError(f"log2 of {a}")
-    return int(a).bit_length() - 1
+    result = 0
+    while a >= 2 << result:  # a size of a graph is compared: the graph holds for this result
+        result += 1
+    return result
+
+
+def next_pow2(a: int) -> int:
+    """Returns the least power of two that is no less than a."""
+    return 1 if a <= 1 else 2 << log2(a - 1)
 
 
 def power(a: float, b: float) -> float:
     """Returns a ** b as a real number within 64 bits. Raises ValueError or OverflowError without
     such a number."""
     if isinstance(b, int) and b >= 0 and isinstance(a, int):
-        if abs(a) > 1 and b * math.log2(abs(a)) > 63:
+        if abs(a) > 1 and (b > 62 or abs(a**b) > INT64_MAX):
             raise OverflowError(f"{a} ** {b} exceeds 64 bits")
         return int(a**b)
     return math.pow(a, b)
+
+
+def integer_power(a: int, b: int) -> int:
+    """Returns a ** b of integers within 64 bits. Raises ValueError if b is negative, OverflowError
+    without such a number."""
+    if b < 0:
+        raise ValueError(f"an integer to the power of {b}")
+    if isinstance(a, int) and isinstance(b, int):
+        return int(power(a, b))
+    return a**b  # a size of a graph
 
 
 def in_range(value: Any) -> Any:
@@ -151,11 +170,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ceil_div": ceil_div,
     "is_pow2": is_pow2,
     "log2": log2,
+    "next_pow2": next_pow2,
 }
 # The names that compiled expressions may use besides their own; no builtins.
 ENVIRONMENT: dict[str, Any] = {
     "__builtins__": {},
     "_power": power,
+    "_integer_power": integer_power,
     "_in_range": in_range,
     **FUNCTIONS,
 }
@@ -196,7 +217,7 @@ class Expression:
     def python(self) -> str:
         """Returns Python source of the same value, for ENVIRONMENT; of the same kind in all
         cases."""
-        text = ast.unparse(_PowerCalls().visit(ast.parse(self.normal, mode="eval")))
+        text = ast.unparse(_PowerCalls().visit(copy.deepcopy(self.tree)))
         if self.kind == FLOAT:
             return f"1.0 * ({text})"
         if self.kind == INT and isinstance(self.tree, (ast.IfExp, ast.Call)):
@@ -218,13 +239,18 @@ class Expression:
         return compile(self.python, "<spec>", "eval")
 
 
+# The operator of `a ** b` if both are integers and b is no number: the result is an integer.
+IntegerPow = type("Pow", (ast.Pow,), {})  # ast.unparse writes an operator by its class's name
+
+
 class _PowerCalls(ast.NodeTransformer):
     """Rewrites `a ** b` to `_power(a, b)`, which cannot run away."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
         if isinstance(node.op, ast.Pow):
-            return ast.Call(ast.Name("_power", ast.Load()), [node.left, node.right], [])
+            function = "_integer_power" if isinstance(node.op, IntegerPow) else "_power"
+            return ast.Call(ast.Name(function, ast.Load()), [node.left, node.right], [])
         return node
 
 
@@ -295,7 +321,7 @@ _OPERATORS_MEANT: dict[type[ast.AST], str] = {
 }  # fmt: skip
 _FUNCTIONS_MEANT = {
     "abs": "max(x, -x)", "cdiv": "ceil_div(x, y)", "ceil": "ceil_div(x, y)", "floor": "x // y",
-    "int": "x // y", "pow": "x ** y", "sqrt": "x ** 0.5",
+    "int": "x // y", "next_power_of_2": "next_pow2(x)", "pow": "x ** y", "sqrt": "x ** 0.5",
 }  # fmt: skip
 
 
@@ -582,8 +608,8 @@ class _Checker:
                 return INT
             if isinstance(exponent, ast.UnaryOp) and isinstance(exponent.operand, ast.Constant):
                 return FLOAT if isinstance(exponent.op, ast.USub) else INT
-            self.add(exponent, "an integer exponent must be written as a number")
-            return None
+            node.op = IntegerPow()
+            return INT
         return FLOAT if FLOAT in (left, right) else INT
 
     def _comparison(

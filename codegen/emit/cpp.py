@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from codegen.core.dtypes import DTYPES, TABLE
-from codegen.core.expressions import BOOL, FLOAT, INT, Expression, Kind, constant, names_of
+from codegen.core.expressions import (
+    BOOL,
+    FLOAT,
+    INT,
+    Expression,
+    IntegerPow,
+    Kind,
+    constant,
+    names_of,
+)
 
 
 def dtype_enumerator(dtype: str) -> str:
@@ -139,7 +148,7 @@ class _Translator:
         left, right = self.visit(node.left), self.visit(node.right)
         is_float = FLOAT in (left.kind, right.kind)
         if isinstance(node.op, ast.Pow):
-            if left.kind != FLOAT and _is_count(node.right):
+            if isinstance(node.op, IntegerPow) or (left.kind != FLOAT and _is_count(node.right)):
                 return _call("power", INT, left, right)
             return _call("real_power", FLOAT, _double(left), _double(right))
         if isinstance(node.op, ast.Div):

@@ -9,9 +9,19 @@ from string import ascii_lowercase
 from typing import Any
 
 from codegen.core import expressions
+from codegen.core.dtypes import DTYPES, TABLE
 from codegen.core.expressions import BOOL, Expression
 from codegen.emit import scalars
-from codegen.spec.model import Family, ParameterType, Role, Scalar, Tensor, Trace
+from codegen.spec.model import (
+    Family,
+    Parameter,
+    ParameterType,
+    ParameterValue,
+    Role,
+    Scalar,
+    Tensor,
+    Trace,
+)
 
 
 def class_name(family: str) -> str:
@@ -78,9 +88,9 @@ def _front(family: Family) -> dict[str, Any] | None:
     names = sorted({name for tree in trees for name in expressions.names_of(tree)})
     taken = ", ".join(f'"{name}": {text}' for name, text in rules.items())
     flags = [
-        f"{p.name}: {p.type.value if p.type is not ParameterType.ENUM else 'str'}"
-        f"{' | None' if default is None else ''} = {default!r}"
-        for p, default in front.flags
+        f"{p.name}: {_FLAGS.get(p.type, p.type.value)}"
+        f"{' | None' if d is None else ''} = {_flag_default(p, d)}"
+        for p, d in front.flags
     ]
     # Scalars follow the tensors by position; none without a default may follow one with a default.
     has_default = any(t.optional for t in family.tensors if t.role is Role.INPUT)
@@ -90,13 +100,12 @@ def _front(family: Family) -> dict[str, Any] | None:
         has_default = not required[positional]
         positional += 1
     outputs = [tensor for tensor in family.tensors if tensor.role is Role.OUTPUT]
-    environment = sorted(
-        name for name in _CALLED if any(f"{name}(" in text for text in rules.values())
-    )
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
     return {
         "name": front.name,
         "rule": f"lambda {', '.join(names)}: {{{taken}}}" if front.takes else "",
-        "functions": [_CALLED[name] for name in environment],
+        "functions": [_CALLED[name] for name in sorted(called & _CALLED.keys())],
         "positional_scalars": positional,
         "has_keywords": bool(family.scalars[positional:] or flags or outputs),
         "defaults": "{" + ", ".join(f'"{p.name}": {d!r}' for p, d in front.flags) + "}",
@@ -106,6 +115,16 @@ def _front(family: Family) -> dict[str, Any] | None:
             _docstring(f"{p.name}: {p.doc or 'a parameter of the kernel'}") for p, _ in front.flags
         ],
     }
+
+
+_FLAGS = {ParameterType.ENUM: "str", ParameterType.DTYPE: "torch.dtype"}
+
+
+def _flag_default(parameter: Parameter, default: ParameterValue | None) -> str:
+    """Returns the default of a front's flag in its signature."""
+    if default is None or parameter.type is not ParameterType.DTYPE:
+        return repr(default)
+    return f"torch.{TABLE[DTYPES.index(str(default))].torch}"
 
 
 def _decided(value: Expression, scalars: Sequence[Scalar]) -> str:
@@ -140,7 +159,9 @@ _CALLED = {
     "ceil_div": "ceil_div",
     "is_pow2": "is_pow2",
     "log2": "log2",
+    "next_pow2": "next_pow2",
     "_power": "power as _power",
+    "_integer_power": "integer_power as _integer_power",
 }
 
 

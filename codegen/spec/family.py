@@ -210,8 +210,10 @@ class FamilyLoader:
         dtypes = {tensor.dtype for tensor in inputs}
         parameters = {p.name: p for p in family.parameters if p.name not in dtypes}
         own = [parameter for target in targets for parameter in target.own_parameters]
+        flags = {p.name: p.kind for p in family.parameters if front.flags.get(p.name) is not None}
         scope = {
             COMPUTE_CAPABILITY: INT,
+            **flags,
             **family.call_scope,
             **{p.name: p.kind for p in family.parameters if p.name in dtypes},
             **{scalar.name: scalar.kind for scalar in family.scalars},
@@ -243,9 +245,7 @@ class FamilyLoader:
             takes.append((name, value))
             check_defaults(self.document, value, family.scalars, *at, "takes", name)
         for name, default in front.flags.items():
-            if name in parameters and parameters[name].type is ParameterType.DTYPE:
-                self.document.report(f"'{name}' is a dtype", *at, "flags", name, key=True)
-            elif name in front.takes or name in family.argument_order:
+            if name in front.takes or name in family.argument_order:
                 what = "taken from the call already" if name in front.takes else "an argument"
                 self.document.report(f"'{name}' is {what}", *at, "flags", name, key=True)
             elif (
@@ -254,10 +254,8 @@ class FamilyLoader:
                 and (wrong := parameters[name].check(default))
             ):
                 self.document.report(wrong, *at, "flags", name)
-        flags = tuple(
-            (parameters[n], default) for n, default in front.flags.items() if n in parameters
-        )
-        return GeneratedFront(front.name, tuple(takes), flags)
+        passed = tuple((parameters[n], d) for n, d in front.flags.items() if n in parameters)
+        return GeneratedFront(front.name, tuple(takes), passed)
 
     def _folder_of(self, text: str) -> tuple[Path, str]:
         """Returns the folder of the file that a spec names, the family's or, after ../, its

@@ -13,7 +13,7 @@ from codegen.core.words import did_you_mean
 from codegen.spec import schema
 from codegen.spec.arguments import STRIDES
 from codegen.spec.checks import check_defaults, load_expression, load_rules
-from codegen.spec.model import Family, Parameter, ParameterType, Role, Scalar, Tensor
+from codegen.spec.model import Family, Parameter, Role, Scalar, Tensor
 from codegen.spec.source import Document
 
 _OF = "gradient of "
@@ -66,7 +66,8 @@ class _Loader:
 
     def load(self, again: frozenset[str]) -> DeclaredGradient:
         before = len(self.document.problems)
-        choices = [p for p in self.other.parameters if p.type is not ParameterType.DTYPE]
+        dtypes = {argument.dtype for argument in self.inputs}
+        choices = [p for p in self.other.parameters if p.name not in dtypes]
         parameters = self._undecided(choices)
         names = [argument.name for argument in self.inputs]
         names += [scalar.name for scalar in self.other.scalars]

@@ -373,8 +373,8 @@ class GeneratedFront(Written):
     takes: dict[str, Text] = Field(
         default_factory=dict,
         description="the family's or targets' parameters, each over symbols, scalars, dtypes, "
-        "optional tensors, true if they are passed, stride(x, 0) and aligned(x, 16) of inputs, and "
-        "the device's compute_capability",
+        "flags, optional tensors, true if they are passed, stride(x, 0) and aligned(x, 16) of "
+        "inputs, and the device's compute_capability",
     )
     flags: dict[str, Value | None] = Field(
         default_factory=dict,

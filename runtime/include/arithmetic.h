@@ -91,7 +91,7 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
 
 constexpr bool is_pow2(std::int64_t a) { return a > 0 && (a & (a - 1)) == 0; }
 
-// Exact for powers of two; the floor elsewhere.
+// Rounded down.
 constexpr std::int64_t log2(std::int64_t a) {
   if (a < 1) [[unlikely]]
     refuse(message("log2 of %lld", static_cast<long long>(a)));
@@ -103,12 +103,18 @@ constexpr std::int64_t log2(std::int64_t a) {
   return result;
 }
 
-// a ** n for n >= 0.
 constexpr std::int64_t power(std::int64_t a, std::int64_t n) {
+  if (n < 0) [[unlikely]]
+    refuse(message("an integer to the power of %lld", static_cast<long long>(n)));
   if (a == 0 || a == 1 || a == -1) return n == 0 ? 1 : n % 2 == 0 ? a * a : a;
   std::int64_t result = 1;
   for (; n > 0; --n) result = product(result, a);  // overflows within 63 steps
   return result;
+}
+
+// The least power of two that is no less than a.
+constexpr std::int64_t next_pow2(std::int64_t a) {
+  return a <= 1 ? 1 : power(2, log2(difference(a, 1)) + 1);
 }
 
 // The lesser of two integers, or as min<double>.

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kMostKept = 4096;  // calls that differ; a repeated call is found again
 
-enum class Kind : std::int64_t { none, boolean, integer, number, text };
+enum class Kind : std::int64_t { none, boolean, integer, number, dtype, text };
 
 std::vector<int> numbers(nb::handle list) {
   std::vector<int> result;
@@ -131,6 +131,8 @@ bool Selector::add(Key& key, PyObject* value) {
   }
   if (PyFloat_CheckExact(value))
     return put(Kind::number, std::bit_cast<std::int64_t>(PyFloat_AsDouble(value)));
+  if (const int dtype = Torch::get().dtype_of(value); dtype != kUnknownDtype)
+    return put(Kind::dtype, dtype);
   if (!PyUnicode_CheckExact(value)) return false;
   // The first of equal texts is kept: its address tells it from others.
   PyObject* first = PyDict_GetItemWithError(texts_.ptr(), value);

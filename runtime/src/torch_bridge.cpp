@@ -197,9 +197,7 @@ bool Torch::read_attributes(PyObject* object, TensorInfo& info) try {
   info.device = {type == "cpu" ? dlpack::kCpu : type == "cuda" ? dlpack::kCuda : 0, 0};
   if (info.device.type == dlpack::kCuda)
     info.device.id = nb::cast<int>(attribute(device.ptr(), names().index));
-  info.dtype = kUnknownDtype;
-  for (int i = 0; i < kNumDtypes; ++i)
-    if (dtypes_[i].is(dtype)) info.dtype = i;
+  info.dtype = dtype_of(dtype.ptr());
   info.rank = static_cast<int>(nb::len(shape));
   info.shape = info.strides = nullptr;
   if (info.rank <= kMaxRank) {
@@ -274,6 +272,12 @@ void Torch::read(PyObject* object, const char* argument, TensorInfo& info) {
              is_meta ? ": got a meta tensor, which has no memory" : ": got a tensor without memory",
              "; expected a tensor with data"));
   }
+}
+
+int Torch::dtype_of(PyObject* object) const {
+  for (int i = 0; i < kNumDtypes; ++i)
+    if (dtypes_[i].ptr() == object) return i;
+  return kUnknownDtype;
 }
 
 bool Torch::is_intercepted() {

@@ -77,6 +77,8 @@ class Torch {
   }
   // Returns whether a tensor's dimensions have names, for which PyTorch refuses operators.
   bool has_names(PyObject* tensor) const;
+  // The number of one of PyTorch's dtypes, or kUnknownDtype.
+  int dtype_of(PyObject* object) const;
   bool is_tensor(PyObject* object) const { return PyObject_TypeCheck(object, tensor_type_) != 0; }
   bool grad_enabled();
   bool requires_grad(PyObject* tensor);

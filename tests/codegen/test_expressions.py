@@ -22,8 +22,10 @@ from codegen.core.expressions import (
     FUNCTIONS,
     INT,
     ExpressionError,
+    IntegerPow,
     Kind,
     constant,
+    integer_power,
     names_of,
     parse,
     power,
@@ -65,7 +67,8 @@ ints = st.deferred(
             lambda t: f"{t[0]}({t[1]}, {t[2]}, {t[3]})"
         ),
         ints.map(lambda t: f"(-{t})"),
-        ints.map(lambda t: f"log2({t})"),
+        st.tuples(st.sampled_from(["log2", "next_pow2"]), ints).map(lambda t: f"{t[0]}({t[1]})"),
+        st.tuples(st.sampled_from(["2", "a"]), ints).map(lambda t: f"({t[0]} ** {t[1]})"),
         st.tuples(ints, st.sampled_from([0, 1, 2, 3, 63, 10**15])).map(
             lambda t: f"({t[0]} ** {t[1]})"
         ),
@@ -197,7 +200,8 @@ class Call:
     def apply(self, node: ast.expr, **values: Any) -> Any:
         """An operator on values; of the expression's own language, so that ** cannot run away."""
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
-            return power(values["left"], values["right"])
+            function = integer_power if isinstance(node.op, IntegerPow) else power
+            return function(values["left"], values["right"])
         names = {field: ast.Name(field, ast.Load()) for field in values}
         operation = type(node)(op=node.op, **names)
         return eval(ast.unparse(operation), {}, values)
@@ -257,6 +261,8 @@ HARD = [
     ("a % b", -(2**63), -1, 0), ("a // b", 1, 0, None), ("a % b", 1, 0, None),
     ("ceil_div(a, b)", -(2**63), 1, None), ("ceil_div(a, b)", -7, 2, -3),
     ("a ** 2", 2**32, 0, None),
+    ("2 ** a", 62, 0, 2**62), ("2 ** a", 63, 0, None), ("2 ** a", -1, 0, None),
+    ("next_pow2(a)", 2**62 + 1, 0, None), ("next_pow2(a)", 2**62, 0, 2**62),
     ("a ** 1000000000000000", 1, 0, 1), ("a ** 1000000000000001", -1, 0, -1),
     ("a ** 1000000000000000", 2, 0, None), ("a ** 0", 0, 0, 1), ("a / b", 1, 0, None),
     ("a / b", 2**53 + 1, 3, None), ("a * 0.5", 2**53 + 1, 0, 2**52), ("a ** -1", 0, 0, None),
@@ -352,7 +358,8 @@ def test_python_and_cpp_agree_or_refuse(tmp_path) -> None:
         "a is b", "a << 1", "a & b", "a | b", "a ^ b", "~a", "a @ b", "(a := 1)", "await a",
         "a if b else c", "a and b", "not a", "1 +", "", " ", "a b", "import os", "a; b", "a = 1",
         "[a]", "a == [1]", "a in b", "dtype < 'f32'", "'bf16' == 'bf16'", "dtype + 1", "dtype",
-        "mode == dtype", "a ** b", "1 / 0", "9 ** 99", "2 ** 64", "99999999999999999999", "1e999",
+        "mode == dtype", "2 ** (1 - 2)", "1 / 0", "9 ** 99", "2 ** 64", "1e999",
+        "99999999999999999999",
         "a // 1.5", "log2(0)", "ceil_div(1, 0)", "(-8) ** 0.5", "\0", "a\\", "é", "__import__",
         "0 in [a, 'x']", "min(a, dtype)",
     ],
@@ -377,6 +384,10 @@ def test_any_text_is_an_expression_or_an_expression_error(text) -> None:
         ("a // b", {"a": -7, "b": 2}, -4),
         ("ceil_div(a, b)", {"a": 7, "b": 2}, 4),
         ("a ** -0.5", {"a": 64}, 0.125),
+        ("2 ** (a - 1) // 3", {"a": 4}, 2),
+        ("2 ** b ** a", {"a": 2, "b": 3}, 512),
+        ("10 * log2(a) + log2(b)", {"a": 1, "b": 7}, 2),
+        ("100 * next_pow2(a) + next_pow2(b)", {"a": -3, "b": 1025}, 2148),
         ("dtype in [bf16, 'fp16']", {"dtype": "fp16"}, True),
         ("1 < a <= 3", {"a": 3}, True),
         ("p + p", {"p": True}, 2),

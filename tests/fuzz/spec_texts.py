@@ -73,7 +73,7 @@ class Expressions:
             lambda: f"({a} if {self.condition(more)} else {b})",
             lambda: f"(-{a})",
             lambda: f"log2({a})",
-            lambda: f"({a} ** {rng.randrange(4)})",
+            lambda: f"({a} ** {rng.choice([0, 1, 3, b])})",
             lambda: f"max({self.condition(more)}, {self.condition(more)})",
         ]
         return rng.choice(makers)()

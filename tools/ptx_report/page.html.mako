@@ -167,7 +167,7 @@ const COMPARE = {
   "in": (a, b) => b.some(x => same(a, x)), "not in": (a, b) => !b.some(x => same(a, x)),
 };
 const FUNCTIONS = {
-  min: Math.min, max: Math.max, ceil_div: (a, b) => -floor(-a, b), is_pow2: x => x > 0 && Number.isInteger(Math.log2(x)), log2: x => Math.log2(x),
+  min: Math.min, max: Math.max, ceil_div: (a, b) => -floor(-a, b), is_pow2: x => x > 0 && Number.isInteger(Math.log2(x)), log2: x => Math.floor(Math.log2(x)), next_pow2: x => x <= 1 ? 1 : 2 ** Math.ceil(Math.log2(x)),
 };
 const texts = new Set(rows.flatMap(row => Object.values(row.v)).filter(x => typeof x === "string"));
 const DTYPES = new Set(["bf16", "fp16", "f32"]);

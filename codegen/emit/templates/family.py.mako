@@ -9,7 +9,7 @@ from typing import ${", ".join(typing)}
 import torch
 
 % if front and front["functions"]:
-from codegen.spec.expressions import ${", ".join(front["functions"])}
+from codegen.core.expressions import ${", ".join(front["functions"])}
 % endif
 % if front:
 from runtime.front import Front

@@ -14,7 +14,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& /*context*/) {
   const Source* x = args.x.template as<const Source>();
   Result* y = args.y.template as<Result>();
   std::int64_t i = 0;
-  if constexpr (std::is_same_v<Source, f32> || std::is_same_v<Result, f32>)
+  if constexpr (sizeof(Source) + sizeof(Result) == 5)
     for (; i + cpu::kLanes <= args.N; i += cpu::kLanes) cpu::store(y + i, cpu::load(x + i));
   for (; i < args.N; ++i) y[i] = static_cast<Result>(x[i]);
   return {};

@@ -1,0 +1,58 @@
+"""What a spec says of results beyond a shape: a dtype that the caller chooses."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import runtime
+
+from .conftest import TARGETS, device
+
+pytestmark = pytest.mark.usefixtures("families")
+
+
+def compiled(function, dynamic=None):
+    torch.compiler.reset()
+    return torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_front_takes_the_dtype_of_a_result(target):
+    x = torch.rand(9, device=device(target))
+    for _ in range(2):  # the first time it is chosen, then looked up
+        for dtype in (torch.float64, torch.float8_e5m2, torch.float64):
+            assert torch.equal(
+                runtime.cast(x, result=dtype).view(torch.uint8), x.to(dtype).view(torch.uint8)
+            )
+    assert runtime.cast(x.double()).dtype == torch.float32  # the default
+    assert runtime.cast(x, result="f64").dtype == torch.float64  # as specs name it
+    double = compiled(lambda x: runtime.cast(x, result=torch.float64))(x)
+    assert torch.equal(double, x.double())
+    with pytest.raises(runtime.InvalidArgument, match=r"^result: got an int, expected a t"):
+        runtime.cast(x, result=1)
+    with pytest.raises(runtime.KernelNotFound, match="no cast kernel for source f32, result i16"):
+        runtime.cast(x, result=torch.int16)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_gradient_has_the_dtype_that_its_input_has(target):
+    x = torch.rand(9, device=device(target), requires_grad=True)
+    weight = torch.rand(9, device=device(target), dtype=torch.float64)
+    for call in (runtime.cast, compiled(runtime.cast)):
+        (gradient,) = torch.autograd.grad((call(x, result=torch.float64) * weight).sum(), x)
+        assert torch.equal(gradient, weight.float())
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_rule_names_flags_and_powers_of_two(dynamic):
+    call = runtime.above if dynamic is None else compiled(runtime.above, dynamic)
+    for N, dtype, chunk in ((9, "f32", 4), (40, "f32", 16), (20, "f32", 16), (40, "f64", 4)):
+        x = torch.randn(N)
+        chosen = runtime.explain_call(runtime.above, x, dtype=dtype).key
+        assert chosen == f"above.cpu.f32-{dtype}-c{chunk}"
+        for most in (None, 3):
+            values, count = call(x, most=most, dtype=dtype)
+            expected = x[x > 0].to(values.dtype)[:most]
+            assert torch.equal(values[:count], expected)
+            assert len(values) == {9: 16, 40: 64, 20: 32}[N] if most is None else 4
