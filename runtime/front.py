@@ -223,7 +223,6 @@ class Front:
         facts = _facts(self._family)
         if permuted:
             inputs = self._as_spec_all(facts, inputs)
-        flags = tuple([_named_dtype(value) for value in flags])
         if self._layouts and (_is_dynamo_compiling() or any(map(_is_opaque, inputs))):
             # A graph knows how tensors lie when it runs: its operator chooses then, among kernels
             # that are built now.
@@ -232,6 +231,7 @@ class Front:
                 kernel = open_choice.take(self._family, *call, self._tuned)
             _, parameters, _, target = call
             names = tuple([name for name, _ in self._flags])
+            flags = tuple([_named_dtype(value) for value in flags])
             return open_choice.leave_to_front(
                 self._family, kernel._key, parameters, target, self._tuned, names, flags
             )
@@ -370,11 +370,9 @@ class Front:
         if facts.memory:
             sizes.update(tensors.expanded(inputs, facts.memory))
         passed: dict[str, Any] = {}
-        for (name, default), given in zip(self._flags, flags, strict=True):
-            value = _named_dtype(given)
-            if name != "target" and (value is not None or default is not None):
-                _check_flag(name, value, *facts.flags[name])
-            passed[name] = value
+        for (name, default), value in zip(self._flags, flags, strict=True):
+            is_checked = name != "target" and (value is not None or default is not None)
+            passed[name] = _flag(name, value, *facts.flags[name]) if is_checked else value
         if self._named:
             values = {**sizes, **parameters, **passed}
             named = self._named_values(facts, device, values, inputs, is_aligned)
@@ -576,13 +574,17 @@ def _named_dtype(value: Any) -> Any:
     return tensors.dtype_name(value) if isinstance(value, torch.dtype) else value
 
 
-def _check_flag(name: str, value: Any, type_name: str, texts: tuple[str, ...]) -> None:
+def _flag(name: str, value: Any, type_name: str, texts: tuple[str, ...]) -> Any:
+    """Returns a flag's value as specs write it. Raises InvalidArgument for another type or text."""
     kind = KINDS[type_name]
+    if type_name == "dtype" and isinstance(value, torch.dtype):
+        return tensors.dtype_name(value)
     if type(value) is not kind:
         what = "torch.dtype" if type_name == "dtype" else kind.__name__
         raise unexpected(name, value, f"{'an' if kind is int else 'a'} {what}")
     if texts and value not in texts:
         raise InvalidArgument(unlisted(name, str(value), texts))
+    return value
 
 
 @functools.cache

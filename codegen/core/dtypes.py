@@ -7,7 +7,19 @@ writes the table of C++.
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import NamedTuple
+
+# The greatest number of each dtype of floats, and whether it has infinity.
+_RANGES = {
+    "bf16": (float.fromhex("0x1.fep127"), True),
+    "fp16": (65504.0, True),
+    "f32": (float.fromhex("0x1.fffffep127"), True),
+    "f64": (sys.float_info.max, True),
+    "e4m3fn": (448.0, False),
+    "e5m2": (57344.0, True),
+}
 
 
 class Dtype(NamedTuple):
@@ -22,6 +34,18 @@ class Dtype(NamedTuple):
     def enumerator(self) -> str:
         """Returns the dtype's value of the enum: its name, unless C++ has it as a keyword."""
         return "boolean" if self.name == "bool" else self.name
+
+    def holds(self, value: float) -> bool:
+        """Returns whether elements may have that value, of at most 53 bits if it is an integer;
+        floats round it."""
+        if "float" in self.torch:
+            most, has_infinity = _RANGES[self.name]
+            return math.isnan(value) or abs(value) <= most or (math.isinf(value) and has_infinity)
+        if not math.isfinite(value) or value != int(value):
+            return False
+        bits = 1 if self.name == "bool" else self.bits - (self.dlpack == 0)
+        least = -(1 << bits) if self.dlpack == 0 else 0
+        return max(least, -(1 << 53)) <= value <= min((1 << bits) - 1, 1 << 53)
 
 
 TABLE = (

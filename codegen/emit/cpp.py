@@ -86,6 +86,12 @@ def number(value: int | float | bool) -> Value:
     return Value(repr(value), FLOAT, atom=math.copysign(1, value) > 0)
 
 
+def filling(value: float) -> str:
+    """Returns the Filling (registry.h) of a value."""
+    text = "NAN" if math.isnan(value) else "INFINITY" if math.isinf(value) else repr(float(value))
+    return f"{{true, {'-' if value == -math.inf else ''}{text}}}"
+
+
 _INTEGER_FUNCTIONS: dict[type[ast.operator], str] = {
     ast.Add: "sum",
     ast.Sub: "difference",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from codegen.core.expressions import Expression
 from codegen.emit import python_face, scalars
-from codegen.emit.cpp import comment, dtype_enumerator, translate
+from codegen.emit.cpp import comment, dtype_enumerator, filling, translate
 from codegen.emit.cpp_names import ConfigNames, TableNames, asks_device, evaluated, requirements
 from codegen.emit.render import render
 from codegen.space.expand import FamilySpace
@@ -21,6 +21,7 @@ def args(family: Family) -> str:
     members: dict[str, tuple[str, str]] = {}  # declarations and comments
     for tensor in family.tensors:
         role = ", output" if tensor.role is Role.OUTPUT else ", changed" if tensor.mutated else ""
+        role += "" if tensor.fill is None else f", filled with {tensor.fill:g}"
         optional = ", optional" if tensor.optional else ""
         optional += ", on the host" if tensor.on_host else ""
         doc = f": {tensor.doc}" if tensor.doc else ""
@@ -68,6 +69,7 @@ def family_cpp(space: FamilySpace) -> str:
             ("on_host", tensor.on_host and "true"),
             ("strides", tensor.strides != "rows" and f"Strides::{tensor.strides}"),
             ("alignment", tensor.alignment is not None and value(tensor.alignment)),
+            ("fill", tensor.fill is not None and filling(tensor.fill)),
         ]
         return [(member, text) for member, text in members if text]
 

@@ -190,7 +190,10 @@ def _argument_lines(family: Family) -> list[str]:
     for tensor in family.tensors:
         shape = ", ".join(dim.expression.text for dim in tensor.dims)
         if tensor.role is Role.OUTPUT:
-            note = f" (output{f', with return_{tensor.name}=True' if tensor.optional else ''})"
+            note = "" if tensor.fill is None else f", filled with {tensor.fill:g}"
+            note = (
+                f" (output{f', with return_{tensor.name}=True' if tensor.optional else ''}{note})"
+            )
         else:
             notes = ["changed in place"] * tensor.mutated + ["optional"] * tensor.optional
             notes += ["on the CPU"] * tensor.on_host

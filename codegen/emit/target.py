@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from codegen.core.dtypes import DTYPES
 from codegen.core.expressions import Expression
-from codegen.emit.cpp import comment, dtype_enumerator, is_wide, number, translate
+from codegen.emit.cpp import comment, dtype_enumerator, filling, is_wide, number, translate
 from codegen.emit.cpp_names import (
     ConfigNames,
     TableNames,
@@ -176,6 +176,7 @@ def table(family: Family, chosen: TargetSpace) -> str:
         parameters_of=parameters_of,
         value=lambda expression: evaluated(expression, names, "std::int64_t"),
         dtype_enumerator=dtype_enumerator,
+        filling=filling,
         pointer=_pointer,
         args_type=_args_type(target),
         args_header=_args_header(target),

@@ -13,11 +13,13 @@ from codegen.core.words import did_you_mean
 from codegen.spec import schema
 from codegen.spec.checks import (
     check_dtype,
+    check_fill,
     load_alignment,
     load_expression,
 )
 from codegen.spec.model import (
     Dim,
+    Parameter,
     Role,
     Rule,
     Scalar,
@@ -46,8 +48,9 @@ class ArgumentLoader:
         constraints: the constraints that the alignment of its tensors sets.
     """
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, parameters: Sequence[Parameter]) -> None:
         self.document = document
+        self.parameters = parameters
         self.constraints: tuple[Rule, ...] = ()
 
     def symbols(self, written: schema.FamilyFile, constants: Container[str]) -> dict[str, Kind]:
@@ -219,6 +222,8 @@ class ArgumentLoader:
         aligned = (*path, "alignment")
         alignment, rules = load_alignment(self.document, written.alignment, kinds, *aligned)
         self.constraints += rules
+        fill = written.fill if isinstance(written, schema.TensorOutput) else None
+        check_fill(self.document, fill, written.dtype, self.parameters, *path)
         return Tensor(
             name,
             role,
@@ -229,6 +234,7 @@ class ArgumentLoader:
             isinstance(written, schema.TensorInput) and written.device == "host",
             strides,
             alignment,
+            fill,
             written.like if isinstance(written, schema.TensorOutput) else "",
             " ".join(written.doc.split()),
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from codegen.core.dtypes import DTYPES
+from codegen.core.dtypes import DTYPES, TABLE
 from codegen.core.expressions import (
     BOOL,
     DEVICE_FACTS,
@@ -26,7 +26,7 @@ from codegen.core.problems import Problem, TooManyProblemsError
 from codegen.core.staleness import specs_folder
 from codegen.core.words import did_you_mean, display_path
 from codegen.spec import keys, schema
-from codegen.spec.model import Derived, Family, Parameter, ParameterType, Rule, Scalar
+from codegen.spec.model import Derived, Family, Number, Parameter, ParameterType, Rule, Scalar
 from codegen.spec.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
 from codegen.spec.source import Document
 
@@ -287,6 +287,25 @@ def check_dtype(
     if dtype not in names:
         message = f"'{dtype}' is neither a dtype nor a dtype parameter{did_you_mean(dtype, names)}"
         document.report(message, *path)
+
+
+def check_fill(
+    document: Document,
+    fill: Number | None,
+    dtype: str,
+    parameters: Iterable[Parameter],
+    *path: str | int,
+) -> None:
+    """Reports a value that elements of a dtype, or one of a dtype parameter's values, do not
+    have."""
+    named = {parameter.name: parameter.values for parameter in parameters}
+    for name in named.get(dtype, (dtype,)) or DTYPES:
+        row = next((row for row in TABLE if row.name == name), None)
+        if fill is None or row is None or row.holds(fill):
+            continue
+        hint = f"; '{dtype}' may be {name}" if name != dtype else ""
+        document.report(f"an element of {name} is not {fill:g}{hint}", *path, "fill")
+        return
 
 
 def load_rules(

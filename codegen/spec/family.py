@@ -56,9 +56,10 @@ class FamilyLoader:
     def load(self, written: schema.FamilyFile, is_cuda: bool | None) -> Family:
         """Returns the family; `is_cuda`: whether all its targets are CUDA's, or none; None: some
         are."""
-        document, arguments = self.document, ArgumentLoader(self.document)
+        document = self.document
         self._check_name(written)
         parameters = load_parameters(document, written.parameters)
+        arguments = ArgumentLoader(document, parameters)
         kinds = {parameter.name: parameter.kind for parameter in parameters}
         symbols = arguments.symbols(written, {*kinds, *written.derived})
         meanings = {

@@ -145,6 +145,7 @@ class Tensor:
     on_host: bool  # it is in the CPU's memory, whatever the target
     strides: str  # a value of the enum Strides, runtime/include/registry.h
     alignment: Expression | None  # bytes, over the family's constants; None: the target's
+    fill: Number | None  # the value of an output's elements before the kernel runs
     like: str  # the input whose order of dimensions in memory an output has; "": in order
     doc: str
 
@@ -227,7 +228,7 @@ class Workspace:
     name: str
     dtype: str
     elements: Expression  # 0 if it is not needed
-    zeroed: bool  # a call finds zeros in it
+    fill: Number | None  # the value of its elements before the kernel runs
     note: str  # shape, condition and contents, on one line
 
 

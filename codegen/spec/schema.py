@@ -51,6 +51,14 @@ def _macro_value(value: Any) -> Any:
     return value
 
 
+def _filling(value: Any) -> Any:
+    if value in ("inf", "-inf", "nan"):
+        return float(value)
+    if not isinstance(value, (bool, int, float)):
+        raise PydanticCustomError("fill", "must be a number, inf, -inf or nan")
+    return value
+
+
 def _as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
@@ -99,6 +107,14 @@ class Rule(Written):
     because: str = Field(description="the reason, as a user will read it", min_length=1)
 
 
+Filling = Annotated[
+    bool | int | float,
+    BeforeValidator(_filling),
+    WithJsonSchema({"anyOf": [{"type": ["number", "boolean"]}, {"enum": ["inf", "-inf", "nan"]}]}),
+]
+_FILL = "the value of its elements before the kernel runs: a number, inf, -inf or nan"
+
+
 class _Documented(Written):
     doc: str = Field("", description="one line for users")
 
@@ -131,6 +147,7 @@ class TensorOutput(_Tensor):
 
     output: list[Text] = Field(description="its extents")
     optional: bool = Field(False, description="written only if asked for: return_<name>=True")
+    fill: Filling | None = Field(None, description=_FILL)
     like: str = Field("", description="the input whose dimensions' order in memory it has")
 
 
@@ -558,7 +575,7 @@ class Workspace(_Shaped):
         min_length=1,
     )
     when: Text | None = Field(None, description="the condition under which a call needs it")
-    zeroed: bool = Field(False, description="true: a call finds it filled with zeros")
+    fill: Filling | None = Field(None, description=_FILL)
 
 
 Extents = Annotated[

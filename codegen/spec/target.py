@@ -29,6 +29,7 @@ from codegen.spec.checks import (
     MAX_PARAMETERS,
     check_dtype,
     check_file,
+    check_fill,
     check_identifier,
     check_tokens,
     load_alignment,
@@ -107,7 +108,7 @@ class TargetLoader:
                 *alignment_rules,
                 *family.constraints,
             ),
-            workspace=self._workspace(written, sizes),
+            workspace=self._workspace(written, parameters, sizes),
             launch=launch,
             needs=needs,
             wgmma=wgmma,
@@ -310,7 +311,10 @@ class TargetLoader:
                 yield Rule(that, because, place)
 
     def _workspace(
-        self, written: schema.TargetFile, scope: Mapping[str, Kind]
+        self,
+        written: schema.TargetFile,
+        parameters: Sequence[Parameter],
+        scope: Mapping[str, Kind],
     ) -> tuple[Workspace, ...]:
         document, family = self.document, self.family
         parts = []
@@ -333,14 +337,16 @@ class TargetLoader:
             if len(extents) > 1:  # two negative extents give no memory
                 least = f"min({', '.join(extents)})"
                 elements = f"{elements} if {least} >= 0 else {least}"
-            note = f"[{', '.join(extents)}] {part.dtype}{', zeroed' if part.zeroed else ''}"
+            check_fill(document, part.fill, part.dtype, parameters, *path)
+            note = f"[{', '.join(extents)}] {part.dtype}"
+            note += "" if part.fill is None else f", filled with {part.fill:g}"
             if when is not None:
                 elements = f"({elements}) if ({when.text}) else 0"
                 note += f", when {when.text}"
             note += f": {part.doc}" if part.doc else ""
             if len(document.problems) == problems:
                 whole = load_expression(document, elements, scope, "int", *path, "shape")
-                parts.append(Workspace(name, part.dtype, whole, part.zeroed, note))
+                parts.append(Workspace(name, part.dtype, whole, part.fill, note))
         if len(written.workspace) > MAX_WORKSPACES:
             message = f"{len(written.workspace)} workspaces; at most {MAX_WORKSPACES}"
             document.report(message, "workspace", key=True)

@@ -71,6 +71,12 @@ struct Dim {
   const char* text;               // the expression in the spec: "Sq", "ceil_div(T, block)"
 };
 
+// The value of every element of an output or a workspace before the kernel runs, if one is set.
+struct Filling {
+  bool is_set = false;
+  double value = 0;
+};
+
 struct TensorArgument {
   const char* name;
   Role role;
@@ -85,6 +91,7 @@ struct TensorArgument {
   bool on_host = false;  // an input in the CPU's memory, whatever the target
   Strides strides = Strides::rows;
   IntExpression alignment = nullptr;  // bytes, of the kernel's parameters; null: the target's
+  Filling fill = {};                  // an output's
 };
 
 struct ScalarArgument {
@@ -115,7 +122,7 @@ struct WorkspaceEntry {
   Dtype dtype = {};
   IntExpression elements;  // 0: the call needs none
   const char* text;        // the spec's words for the shape and the contents
-  bool zeroed = false;     // the call finds zeros in it
+  Filling fill = {};
 };
 
 // Writes the pointers, in the order of the entries, into the target's Args.

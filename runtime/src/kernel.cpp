@@ -98,6 +98,7 @@ Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const Kerne
     given_outputs_[i].name = given_names_[i].c_str();
     if (argument.role == Role::output) {
       outputs_[num_outputs_++] = i;
+      num_filled_ += argument.fill.is_set;
       num_requested_ += argument.optional;
       continue;
     }
@@ -110,6 +111,7 @@ Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const Kerne
     requires_scalars_ |= family.requirements[i].needs_scalars;
   for (int i = 0; i < target.num_requirements; ++i)
     requires_scalars_ |= target.requirements[i].needs_scalars;
+  for (int i = 0; i < target.num_workspaces; ++i) num_filled_ += target.workspace[i].fill.is_set;
 }
 
 void Kernel::find_facts(Call& call) const {
@@ -223,11 +225,17 @@ bool Kernel::bind_outputs(Call& call) {
   return has_elements;
 }
 
-// One allocation for all parts that are zeroed and one for the others; each part begins at a
-// multiple of 256 bytes.
+// One allocation for all parts that are zeroed, one for those that are not filled, and one for each
+// other part; each part begins at a multiple of 256 bytes.
 void Kernel::bind_workspace(Call& call, void* args) {
   std::int64_t offsets[kMaxWorkspaces], total = 0, zeroed = 0;
   void* parts[kMaxWorkspaces];
+  const auto hold = [&](nb::object tensor) {
+    TensorInfo memory;
+    call.torch.read(tensor.ptr(), "workspace", memory);
+    call.workspace.push_back(std::move(tensor));
+    return memory.data;
+  };
   for (int i = 0; i < target_.num_workspaces; ++i) {
     const WorkspaceEntry& part = target_.workspace[i];
     const Evaluated<std::int64_t> evaluated = part.elements(scope(call));
@@ -246,24 +254,33 @@ void Kernel::bind_workspace(Call& call, void* args) {
     const Dtype dtype = part.dtype_parameter < 0
                             ? part.dtype
                             : static_cast<Dtype>(entry_.parameters[part.dtype_parameter]);
-    std::int64_t& size = part.zeroed ? zeroed : total;
-    offsets[i] = elements == 0 ? -1 : size;
+    offsets[i] = -1;
+    parts[i] = nullptr;
+    if (elements == 0) continue;
+    if (part.fill.is_set && part.fill.value != 0) {
+      const nb::object filled = call.torch.empty(&elements, 1, dtype, call.device());
+      call.torch.fill(filled, part.fill.value);
+      parts[i] = hold(filled);
+      continue;
+    }
+    std::int64_t& size = part.fill.is_set ? zeroed : total;
+    offsets[i] = size;
     size += (elements * size_in_bytes(dtype) + 255) / 256 * 256;
   }
-  TensorInfo memory, zeros;
-  if (total > 0) {
-    call.workspace = call.torch.empty(&total, 1, Dtype::u8, call.device());
-    call.torch.read(call.workspace.ptr(), "workspace", memory);
-  }
-  if (zeroed > 0) {
-    call.zeroed_workspace = call.torch.zeros(zeroed, call.device());
-    call.torch.read(call.zeroed_workspace.ptr(), "workspace", zeros);
-  }
+  void* const memory =
+      total == 0 ? nullptr : hold(call.torch.empty(&total, 1, Dtype::u8, call.device()));
+  void* const zeros = zeroed == 0 ? nullptr : hold(call.torch.zeros(zeroed, call.device()));
   for (int i = 0; i < target_.num_workspaces; ++i) {
-    void* const data = target_.workspace[i].zeroed ? zeros.data : memory.data;
-    parts[i] = offsets[i] < 0 ? nullptr : static_cast<std::byte*>(data) + offsets[i];
+    void* const data = target_.workspace[i].fill.is_set ? zeros : memory;
+    if (offsets[i] >= 0) parts[i] = static_cast<std::byte*>(data) + offsets[i];
   }
   target_.bind_workspace(args, parts);
+}
+
+void Kernel::fill_outputs(Call& call) const {
+  for (int n = 0; n < num_outputs_; ++n)
+    if (const Filling& fill = family_.tensors[outputs_[n]].fill; fill.is_set)
+      if (call.present[outputs_[n]]) call.torch.fill(call.owned.at(outputs_[n]), fill.value);
 }
 
 void Kernel::allocate_trace(Call& call) {
@@ -288,6 +305,7 @@ void Kernel::launch(Call& call) {
   family_.fill(args, call.bound, call.symbols, call.scalars);
   if (target_.num_workspaces > 0) bind_workspace(call, args);
   if (is_traced_) bind_trace(call, args);
+  if (num_filled_ > 0) fill_outputs(call);
   if (!asks_device_) find_facts(call);
   LaunchMemory memory(call.torch, call.device());
   LaunchContext context{.stream = nullptr,
@@ -337,9 +355,8 @@ nb::object Kernel::run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested,
 
 nb::object Kernel::launch_times(nb::tuple inputs, nb::tuple scalars, nb::tuple requested,
                                 nb::object out, int count) {
-  for (int i = 0; i < target_.num_workspaces; ++i)
-    if (target_.workspace[i].zeroed)
-      throw InvalidArgument(text(key(), ": its workspace is zeroed before each launch"));
+  if (num_filled_ > 0)
+    throw InvalidArgument(text(key(), ": outputs or workspaces are filled before each launch"));
   Call call;
   call.num_launches = count;
   return perform(call, values_of(inputs, scalars, requested, out));

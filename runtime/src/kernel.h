@@ -80,6 +80,7 @@ class Kernel {
   bool bind_outputs(Call& call);  // false if nothing is written
   void launch(Call& call);
   void bind_workspace(Call& call, void* args);
+  void fill_outputs(Call& call) const;
   void allocate_trace(Call& call);
   void bind_trace(const Call& call, void* args) const;
 
@@ -142,6 +143,7 @@ class Kernel {
   int num_inputs_ = 0, num_mutated_ = 0, num_outputs_ = 0;
   std::uint8_t inputs_[kMaxTensors], mutated_[kMaxTensors], outputs_[kMaxTensors];  // indices
   int num_requested_ = 0;  // outputs that are optional
+  int num_filled_ = 0;     // outputs and workspaces that have a value before the kernel runs
   Dtype dtypes_[kMaxTensors];
   std::int8_t likes_[kMaxTensors];        // the inputs as whose dimensions outputs' lie in memory
   int alignments_[kMaxTensors];           // bytes

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "errors.h"
 #include "kernel.h"
@@ -72,7 +73,7 @@ struct Kernel::Call {
   int num_wanted = 0;         // outputs that are asked for
   bool wants_all = false;     // returns the others too, as empty tensors
   Outputs owned;
-  nb::object workspace, zeroed_workspace;
+  std::vector<nb::object> workspace;       // what holds it
   bool are_inputs_read = false;            // by who chose the kernel
   const DimensionOrder* orders = nullptr;  // each tensor's; null: as the kernel has them
   bool is_launched = false;

@@ -33,7 +33,8 @@ class Selector {
       : watched_(std::move(watched)), find_(std::move(find)), otherwise_(std::move(otherwise)) {}
 
   // Calls the kernel for these arguments, which are NativeKernel's, and `flags`, which count as a
-  // whole: None, bools, ints, texts and dtypes. `permuted` says that tensors are in the other layout.
+  // whole: None, bools, ints, texts and dtypes. `permuted` says that tensors are in the other
+  // layout.
   nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out,
                   nb::tuple flags, bool permuted);
 

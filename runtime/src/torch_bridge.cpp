@@ -128,6 +128,7 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   empty_ = module_.attr("empty");
   empty_strided_ = module_.attr("empty_strided");
   zeros_ = module_.attr("zeros");
+  fill_ = module_.attr("Tensor").attr("fill_");
   // The function that torch.autograd.graph.increment_version calls with several tensors, if it
   // takes them.
   increment_version_ = nb::getattr(internals, "_increment_version", nb::none());
@@ -392,6 +393,8 @@ nb::object Torch::empty_strided(const std::int64_t* shape, const std::int64_t* s
 nb::object Torch::zeros(std::int64_t bytes, dlpack::Device device) {
   return allocate(zeros_, &bytes, 1, Dtype::u8, device);
 }
+
+void Torch::fill(nb::handle tensor, double value) const { fill_(tensor, value); }
 
 void Torch::mark_written(const TensorInfo& tensor) {
   if (tensor.is_inference) return;

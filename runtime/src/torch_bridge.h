@@ -98,6 +98,7 @@ class Torch {
   nb::object empty_strided(const std::int64_t* shape, const std::int64_t* strides, int rank,
                            Dtype dtype, dlpack::Device device);
   nb::object zeros(std::int64_t bytes, dlpack::Device device);  // u8, one dimension
+  void fill(nb::handle tensor, double value) const;             // on its device's current stream
 
   // Tells autograd that a kernel wrote into `tensor`, whose is_inference is set.
   void mark_written(const TensorInfo& tensor);
@@ -134,7 +135,7 @@ class Torch {
   nb::object forward_ad_;          // the namespace of torch.autograd.forward_ad
   bool (*grad_mode_)() = nullptr;  // PyTorch's C function; null: it has none
   Function is_grad_enabled_, get_num_threads_, is_inference_mode_;
-  nb::object empty_, empty_strided_, zeros_;
+  nb::object empty_, empty_strided_, zeros_, fill_;
   nb::object increment_version_, increment_one_version_;  // one of them
   nb::object current_stream_;
   nb::object profiler_, record_function_;  // profiler_: its namespace

@@ -50,6 +50,23 @@ REFUSED = [
         [(Y, Y.replace("}", ", mutated: true}"))],
         "family.yaml:5:52: unknown key 'mutated'",
     ),
+    *(
+        (
+            f"{value} of {dtype}",
+            [(Y, f"y: {{output: [M], dtype: {dtype}, fill: {value}}}")],
+            f"family.yaml:5:{35 + len(dtype)}: {message}",
+        )
+        for dtype, value, message in (
+            ("u8", "-1", "an element of u8 is not -1"),
+            ("i8", "128", "an element of i8 is not 128"),
+            ("i32", "inf", "an element of i32 is not inf"),
+            ("i32", "0.5", "an element of i32 is not 0.5"),
+            ("bool", "2", "an element of bool is not 2"),
+            ("e4m3fn", "-inf", "an element of e4m3fn is not -inf"),
+            ("dtype", "70000", "an element of fp16 is not 70000; 'dtype' may be fp16"),
+            ("f32", "one", "must be a number, inf, -inf or nan"),
+        )
+    ),
     (
         "an extent that may be unknown, in a rule",
         [(X, MASK), (RULE, "N % K == 0")],

@@ -59,7 +59,7 @@ derived:
 workspace:
   tmp:  {shape: ["N * (4 if acc == f32 else 2)", count + 1], dtype: u8, doc: "over a scalar \\"}
   rows: {shape: [bytes * N, B], dtype: acc, when: exact and positive}
-  slots: {shape: [sm_count, fold], dtype: f32, zeroed: true}
+  slots: {shape: [sm_count, fold], dtype: f32, fill: 0}
 requires:
   - {that: bytes * N < large and (mode != auto or even), because: derived values are inlined}
 sets:
@@ -197,7 +197,7 @@ void print(const FamilyEntry& family) {
     }
     for (int w = 0; w < target.num_workspaces; ++w) {
       print(target.workspace[w].elements, scope);
-      if (target.workspace[w].zeroed) std::printf(" zeroed");
+      if (target.workspace[w].fill.is_set) std::printf(" filled");
     }
     for (int r = 0; r < family.num_requirements; ++r) print(family.requirements[r].holds, scope);
     for (int r = 0; r < target.num_requirements; ++r) print(target.requirements[r].holds, scope);
@@ -235,7 +235,7 @@ def test_the_tables_hold_what_the_spec_says(odd) -> None:
                 idx, tmp = (8 if flag else 4), 48 * (4 if acc == "f32" else 2)
                 valid = int(acc == "f32" or flag)
                 fold, each = (3, 0) if flag else (2, 1)
-                sizes = f"{tmp} {rest} {12 * fold} zeroed"
+                sizes = f"{tmp} {rest} {12 * fold} filled"
                 required = f"1 {valid} 1 {each} {holds}"
                 rows.append(f"{key} 0 4 3 {idx} 8 9 {5 + fold} 2.125 5 1 {sizes} {required}")
     assert program(odd, MAIN) == [*expected, "odd symbols 3 targets 1 kernels 8 asks 3", *rows]

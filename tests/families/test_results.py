@@ -1,4 +1,5 @@
-"""What a spec says of results beyond a shape: a dtype that the caller chooses."""
+"""What a spec says of results beyond a shape: a dtype that the caller chooses, and the value that
+elements have before the kernel runs."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import torch
 
 import runtime
 
-from .conftest import TARGETS, device
+from .conftest import TARGETS, device, kernel
 
 pytestmark = pytest.mark.usefixtures("families")
 
@@ -55,4 +56,38 @@ def test_a_rule_names_flags_and_powers_of_two(dynamic):
             values, count = call(x, most=most, dtype=dtype)
             expected = x[x > 0].to(values.dtype)[:most]
             assert torch.equal(values[:count], expected)
-            assert len(values) == {9: 16, 40: 64, 20: 32}[N] if most is None else 4
+            assert len(values) == ({9: 16, 40: 64, 20: 32}[N] if most is None else 4)
+            assert (values[count:] == torch.inf).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_outputs_and_workspaces_are_filled_before_each_call(target):
+    """(The kernel refuses workspaces that are not.)"""
+    x = torch.tensor([1.0, -1.0, 2.0], device=device(target))
+    out = x.new_zeros(4), x.new_zeros(4, dtype=torch.int64), x.new_zeros((), dtype=torch.int32)
+    select = kernel("above", target, dtype="f32", chunk=4)
+    for call in (select, compiled(select)):
+        for written in (None, out):
+            for _ in range(2):
+                values, indices, count = call(x, return_indices=True, out=written)
+                assert values.tolist() == [1, 2, torch.inf, torch.inf]
+                assert indices.tolist() == [0, 2, -1, -1]
+                assert count == 2
+    values, count = select(x[:0], most=1)
+    assert (values.tolist(), count) == ([torch.inf], 0)
+
+
+@pytest.mark.gpu
+def test_cuda_graphs_fill_again():
+    x = torch.tensor([1.0, -1.0, 2.0], device="cuda")
+    select = kernel("above", "sm80", dtype="f32", chunk=4)
+    select(x)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        values, count = select(x)
+    for first in (1.0, -1.0):
+        x[0] = first
+        graph.replay()
+        expected = [1.0, 2.0] if first > 0 else [2.0]
+        assert values.tolist() == expected + [torch.inf] * (4 - len(expected))
+        assert count == len(expected)

@@ -65,9 +65,9 @@ constexpr WorkspaceEntry kWorkspace[] = {
      .dtype = ${dtype_enumerator(part.dtype)},
 % endif
      .elements = ${value(part.elements)},
-% if part.zeroed:
+% if part.fill is not None:
      .text = ${literal(part.note)},
-     .zeroed = true},
+     .fill = ${filling(part.fill)}},
 % else:
      .text = ${literal(part.note)}},
 % endif

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "above/above.h"
 #include "launch.h"
 
 namespace kernelmint {
@@ -7,13 +8,8 @@ namespace kernelmint {
 template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext& /*context*/) {
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
-  const auto* x = args.x.template as<const typename Config::source>();
-  auto* values = args.values.template as<typename Config::dtype>();
-  std::int32_t count = 0;
-  for (std::int64_t i = 0; i < args.N; ++i)
-    if (x[i] > args.threshold && count < args.most) values[count++] = x[i];
-  *args.count.template as<std::int32_t>() = count;
-  return {};
+  if (above::select<Config>(args)) return {};
+  return {"the workspaces are not filled"};
 }
 
 }  // namespace kernelmint
