@@ -17,7 +17,7 @@ import click
 import runtime
 from codegen.core.words import did_you_mean
 from runtime import manifest, packs
-from runtime.ondemand.specs import FAMILY, here
+from runtime.ondemand.specs import find, here
 
 HOOKS = "tools.py"
 
@@ -28,22 +28,32 @@ def named(text: str) -> tuple[str, str | None]:
 
     Raises click.UsageError if it is neither, or the spec in the folder is wrong.
     """
+    folders = all_named(text)
+    if len(folders) != 1:
+        raise click.UsageError(
+            f"{text}: expected the folder of one family, got that of {', '.join(folders)}"
+        )
+    return next(iter(folders.items()))
+
+
+def all_named(text: str) -> dict[str, str | None]:
+    """Returns the families of a command line's family, or of the folder of a family, a group or
+    specs; and each one's folder if it is loaded from there.
+
+    Raises click.UsageError if the text is neither, or a spec in the folder is wrong.
+    """
     if text in (installed := packs.families()):
-        return text, None
+        return {text: None}
     folder = Path(text) if Path(text).is_dir() else here(text)
     if folder is None:
         raise click.UsageError(
             f"{text!r} is neither a family{did_you_mean(text, installed)} nor a folder"
         )
     try:
-        names = {info.family for info in runtime.load(folder)}
+        runtime.load(folder)  # with others, which give their gradients
     except (runtime.BuildError, runtime.InvalidArgument) as error:
         raise click.UsageError(str(error)) from None
-    if (folder / FAMILY).is_file():  # others, which give its gradients, are loaded with it
-        names = {folder.absolute().name}
-    if len(names) != 1:
-        raise click.UsageError(f"{text}: expected the folder of one family")
-    return names.pop(), str(folder)
+    return {source.family: str(source.folder) for source in find(folder)}
 
 
 def know(key: str) -> None:

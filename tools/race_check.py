@@ -26,7 +26,7 @@ import runtime
 from codegen import completion, options
 from runtime import KernelInfo
 
-from .families import know, named
+from .families import all_named, know
 from .problem import cases_of, of_case
 from .selection import select
 
@@ -46,7 +46,7 @@ def chosen(families: Sequence[str], where: str | None, key: str | None) -> list[
         return [info] if info.is_cuda else []
     kernels: list[KernelInfo] = []
     errors = []
-    for family in [named(family)[0] for family in families] or runtime.families():
+    for family in [name for text in families for name in all_named(text)] or runtime.families():
         try:
             kernels += select(family, where).kernels
         except ValueError as error:

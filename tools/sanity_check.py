@@ -2,11 +2,12 @@
 
     kernelmint sanity-check [FAMILY] [--kernel KEY] [--range] [--where EXPR] [--json]
 
-FAMILY is a family's name or folder; without it, all families that name a reference are checked. KEY
-is a key or a short form; without it, the variable KERNELS selects (tools/selection.py). A kernel's
-calls and their right results come from tools/problem.py; a family's tools.py may add to them. The
-outputs are poisoned before the call. Exits with 1 if a kernel mismatches, or if none was compared,
-and for one that mismatches prints how many elements differ along each dimension of the result.
+FAMILY is a family's name, or the folder of a family or a group; without it, all families that name
+a reference are checked. KEY is a key or a short form; without it, the variable KERNELS selects
+(tools/selection.py). A kernel's calls and their right results come from tools/problem.py; a
+family's tools.py may add to them. The outputs are poisoned before the call. Exits with 1 if a
+kernel mismatches, or if none was compared, and for one that mismatches prints how many elements
+differ along each dimension of the result.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from runtime import KernelInfo, manifest, packs
 from runtime.operators import DTYPES
 
 from .comparison import Difference
-from .families import HOOKS, hook, know, named, path_of
+from .families import HOOKS, all_named, hook, know, path_of
 from .problem import UNITS, NoProblemError, cases, cases_of, of_case, unseen
 from .selection import Selected, select
 from .text import number_lines
@@ -154,18 +155,19 @@ def main(
 def selected_of(family: str | None, kernel: str | None, where: str | None) -> dict[str, Selected]:
     """Returns the selected kernels by family; families without a selected kernel are left out,
     unless all are."""
-    if family is not None:
-        family, _ = named(family)
+    names = [*all_named(family)] if family is not None else None
     if kernel is not None:
         know(kernel)
         info = runtime.kernel(kernel, build=True).info
-        if family not in (None, info.family):
-            raise ValueError(f"{info.key}: got a kernel of {info.family}, expected one of {family}")
+        if names is not None and info.family not in names:
+            raise ValueError(
+                f"{info.key}: got a kernel of {info.family}, expected one of {', '.join(names)}"
+            )
         return {info.family: Selected(info.key, [info])}
-    if family is not None:
-        return {family: select(family, where)}
+    if names is not None and len(names) == 1:
+        return {names[0]: select(names[0], where)}
     selected, errors = {}, []
-    for name in packs.families():
+    for name in packs.families() if names is None else names:
         if manifest.family(name).reference is not None:
             try:
                 selected[name] = select(name, where)

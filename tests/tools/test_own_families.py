@@ -84,3 +84,38 @@ def test_bench_lists_kernels_under_their_own_sizes_alone(folder) -> None:
     assert done.returncode == 0, done.stderr
     assert "h1024" in done.stdout
     assert "h4096" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory):
+    """A project whose group `pair` has the families `left` and `right`, of one kernel each."""
+    folder = tmp_path_factory.mktemp("grouped")
+    for name in ("left", "right"):
+        scaffold.create(name, folder / "kernel_specs/pair")
+        spec = folder / "kernel_specs/pair" / name
+        (spec / "sm80.yaml").unlink()
+        text = (spec / "cpu.yaml").read_text()
+        (spec / "cpu.yaml").write_text(text.replace("[bf16, fp16, f32]", "[f32]"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("sanity-check kernel_specs/pair", "1 of 1 right"),
+        ("verify kernel_specs/pair --dry-run", ""),
+        ("bench kernel_specs/pair --seconds 0.001 --case M=4,N=64", "±"),
+    ],
+)
+def test_a_groups_folder_stands_for_its_families(group, command, said) -> None:
+    done = run(group, *command.split())
+    assert done.returncode == 0, done.stderr
+    assert "left.cpu.f32-n8192" in done.stdout
+    assert "right.cpu.f32-n8192" in done.stdout
+    assert said in done.stdout
+
+
+def test_a_command_of_one_family_refuses_a_groups_folder(group) -> None:
+    done = run(group, "compare", "kernel_specs/pair")
+    assert done.returncode == 2, done.stderr
+    assert "expected the folder of one family, got that of left, right" in done.stderr

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,9 @@ from codegen.core.expressions import (
     reason,
 )
 from codegen.core.where import parameter_kind
-from runtime import manifest
+from runtime import KernelInfo, manifest
 
-from ..families import hook, named, oracle
+from ..families import all_named, hook, oracle
 from ..listing import print_table
 from ..output_file import OutputFile, write
 from ..selection import for_device, nothing_runs
@@ -64,7 +65,7 @@ def _plot(context: click.Context, parameter: click.Parameter, file: Path | None)
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("family_or_folder", metavar="FAMILY", shell_complete=completion.families)
+@click.argument("family_or_folder", metavar="FAMILY|FOLDER", shell_complete=completion.families)
 @click.option(
     "--target", metavar="TARGET", shell_complete=completion.targets,
     help="The kernels of this target (default: cpu, or all a GPU can run).",
@@ -121,7 +122,8 @@ def main(
     json_file: Path | None,
     plot_file: Path | None,
 ) -> None:
-    """Measures a family's kernels in one run, beside what else computes the same.
+    """Measures the kernels of a family, or of each family in a folder, in one run, beside what else
+    computes the same.
 
     Contenders take turns on the same inputs, after their results were compared with those of the
     family's reference. On a GPU the second-level cache is overwritten before each call and CUDA
@@ -134,14 +136,103 @@ def main(
       kernelmint bench my_family --csv figures.csv
       kernelmint bench kernel_specs/my_family --case M=64,N=4096 --contender kernels
     """
-    family, folder = named(family_or_folder)
-    device, kernels = for_device(family, target, where, set_name or ("default" if folder else None))
-    if not kernels:
-        raise nothing_runs()
-    if processor_time:
-        if device.type != "cpu":
-            raise click.UsageError("--processor-time is for --target cpu")
-        torch.set_num_threads(1)
+    families = all_named(family_or_folder)
+    clock = time.process_time if processor_time else time.perf_counter
+    plans: list[_Plan] = []
+    errors: dict[str, str] = {}
+    for family, folder in families.items():
+        of_set = set_name or ("default" if folder else None)
+        try:
+            device, kernels = for_device(family, target, where, of_set)
+            if not kernels:
+                raise nothing_runs()
+            if processor_time:
+                if device.type != "cpu":
+                    raise click.UsageError("--processor-time is for --target cpu")
+                torch.set_num_threads(1)
+            plans.append(_plan(family, kernels, device, cases, names, seconds, clock, host))
+        except click.ClickException as error:
+            if len(families) == 1:
+                raise
+            errors[family] = error.message
+    if not plans:
+        raise click.UsageError("; ".join(f"{name}: {text}" for name, text in errors.items()))
+    if plot_file is not None and len(plans) > 1:
+        raise click.UsageError(f"--plot: got {len(plans)} families, expected one")
+    goals = {} if goal is None else {k: v for plan in plans for k, v in _goals(plan, goal).items()}
+    goal_of = None if goal is None else goals.__getitem__
+    # Not a terminal: as wide as the tables are.
+    console = Console(width=None if sys.stdout.isatty() else 250)
+    _print_machine(console, device)
+    for family, text in errors.items():
+        console.print(f"{family}: {text}", highlight=False, soft_wrap=True)
+    rows: list[results.Row] = []
+    remarks: list[results.Remark] = []
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=sum(len(plan.problems) for plan in plans))
+        for plan in plans:
+            if len(plans) > 1:
+                console.print(plan.family, highlight=False)
+            _print_contenders(console, plan, names)
+            tables: Callable[..., Sequence[Any]] = hook(
+                plan.family, "bench_tables", lambda rows, unit: ()
+            )
+            for group in dict.fromkeys(problem.group for problem in plan.problems):
+                of_group: list[results.Row] = []
+                said: list[results.Remark] = []
+                for problem in (p for p in plan.problems if p.group == group):
+                    progress.update(task, description=f"{group}, {problem.size}")
+                    try:
+                        one = plan.driver.measured(problem, plan.kernels)
+                    except (ValueError, KeyError, runtime.BuildError) as error:
+                        raise click.UsageError(str(error.args[0])) from None
+                    of_group += one[0]
+                    said += one[1]
+                    if device.type == "cuda":
+                        torch.cuda.empty_cache()
+                    progress.advance(task)
+                unit = results.unit_of(problem, device, host)
+                if of_group:
+                    print_table(console, results.table(of_group, unit, said))
+                    for more in tables(of_group, unit):
+                        console.print(more)
+                results.print_remarks(console, said)
+                rows += of_group
+                remarks += said
+                if csv_file is not None:
+                    write(csv_file, results.csv_text(rows, remarks, goal_of))
+                if json_file is not None:
+                    write(json_file, results.json_text(rows, remarks, goal_of, device))
+    if goal_of is not None:
+        print_table(console, results.goals_table(rows, goal_of))
+    if plot_file is not None and rows:
+        results.write_plot(rows, unit, plot_file)
+    if any(remark.wrong for remark in remarks) or not rows:
+        sys.exit(1)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A family's cells, and how they are measured."""
+
+    family: str
+    kernels: Sequence[KernelInfo]
+    problems: Sequence[Problem]
+    driver: Driver
+    absent: Mapping[str, str]  # why a contender cannot run
+
+
+def _plan(
+    family: str,
+    kernels: Sequence[KernelInfo],
+    device: torch.device,
+    cases: Sequence[str],
+    names: Sequence[str],
+    seconds: float,
+    clock: Callable[[], float],
+    host: bool,
+) -> _Plan:
+    """Raises click.UsageError if the family has no such contender or cell."""
     try:
         contenders, absent = contenders_of(family, names, device)
         problems = problems_of(family, kernels, device, [_values(c) for c in cases if "=" in c])
@@ -152,81 +243,40 @@ def main(
         problems = [p for p in problems if re.search(expression, f"{p.group} {p.size}")]
     if not problems:
         raise click.UsageError("no cell has these values, or no kernel suits it")
-    goal_of = None if goal is None else _goal(family, goal, problems)
-    # Not a terminal: as wide as the tables are.
-    console = Console(width=None if sys.stdout.isatty() else 250)
-    _print_machine(console, device)
-    for name, contender in contenders.items():
-        if contender is not None and (version := contender.version()):
-            console.print(f"{name}: {version}", highlight=False)
-    for name, why in absent.items():
-        if names or "not installed" in why:
-            console.print(f"{name}: {why}", highlight=False, soft_wrap=True)
-    clock = time.process_time if processor_time else time.perf_counter
     described = manifest.family(family)
     reference = None if described.reference is None else oracle(family)
     changed = [argument.name for argument in described.inputs if argument.mutated]
     driver = Driver(reference, changed, device, contenders, seconds, clock, host)
-    tables: Callable[..., Sequence[Any]] = hook(family, "bench_tables", lambda rows, unit: ())
-    rows: list[results.Row] = []
-    remarks: list[results.Remark] = []
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=len(problems))
-        for group in dict.fromkeys(problem.group for problem in problems):
-            of_group: list[results.Row] = []
-            remarks_of_group: list[results.Remark] = []
-            for problem in (p for p in problems if p.group == group):
-                progress.update(task, description=f"{group}, {problem.size}")
-                try:
-                    one = driver.measured(problem, kernels)
-                except (ValueError, KeyError, runtime.BuildError) as error:
-                    raise click.UsageError(str(error.args[0])) from None
-                of_group += one[0]
-                remarks_of_group += one[1]
-                if device.type == "cuda":
-                    torch.cuda.empty_cache()
-                progress.advance(task)
-            unit = results.unit_of(problem, device, host)
-            if of_group:
-                print_table(console, results.table(of_group, unit, remarks_of_group))
-                for more in tables(of_group, unit):
-                    console.print(more)
-            results.print_remarks(console, remarks_of_group)
-            rows += of_group
-            remarks += remarks_of_group
-            if csv_file is not None:
-                write(csv_file, results.csv_text(rows, remarks, goal_of))
-            if json_file is not None:
-                write(json_file, results.json_text(rows, remarks, goal_of, device))
-    if goal_of is not None:
-        print_table(console, results.goals_table(rows, goal_of))
-    if plot_file is not None and rows:
-        results.write_plot(rows, unit, plot_file)
-    if any(remark.wrong for remark in remarks) or not rows:
-        sys.exit(1)
+    return _Plan(family, kernels, problems, driver, absent)
 
 
-def _goal(family: str, text: str, problems: Sequence[Problem]) -> Callable[[Problem], float]:
-    """Returns the goal of a problem, after it had a value for each."""
-    values = problems[0].as_columns()
+def _goals(plan: _Plan, text: str) -> dict[Problem, float]:
+    """Returns the goal of each problem."""
+    values = plan.problems[0].as_columns()
     kinds = {name: _KINDS[type(value)] for name, value in values.items() if type(value) in _KINDS}
-    parameters = manifest.family(family).parameters
+    parameters = manifest.family(plan.family).parameters
     kinds |= {p.name: parameter_kind(p) for p in parameters if p.name in values}
     try:
         expression = parse(text, kinds)
     except ExpressionError as error:
         raise click.BadParameter(str(error), param_hint="--goal") from None
-
-    def goal(problem: Problem) -> float:
+    goals = {}
+    for problem in plan.problems:
         try:
-            return float(expression.evaluate(problem.as_columns()))
+            goals[problem] = float(expression.evaluate(problem.as_columns()))
         except EVALUATION_ERRORS as error:
             place = f"{problem.group}, {problem.size}"
             raise click.UsageError(f"--goal has no value for {place}: {reason(error)}") from None
+    return goals
 
-    for problem in problems:
-        goal(problem)
-    return goal
+
+def _print_contenders(console: Console, plan: _Plan, names: Sequence[str]) -> None:
+    for name, contender in plan.driver.contenders.items():
+        if contender is not None and (version := contender.version()):
+            console.print(f"{name}: {version}", highlight=False)
+    for name, why in plan.absent.items():
+        if names or "not installed" in why:
+            console.print(f"{name}: {why}", highlight=False, soft_wrap=True)
 
 
 def _print_machine(console: Console, device: torch.device) -> None:
