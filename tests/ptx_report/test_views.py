@@ -27,7 +27,7 @@ def printed(*arguments):
 def side_by_side(**figures):
     """A kernel with a figure for each architecture."""
     rows = [
-        ("k", Row("k", arch=f"sm_{arch}", **{name: value}))
+        ("k", f"sm_{arch}", Row("k", arch=f"sm_{arch}", **{name: value}))
         for name, values in figures.items()
         for arch, value in values.items()
     ]
@@ -60,11 +60,11 @@ def test_a_setmaxnreg_that_misses_one_architecture_stands_first():
         ({"80": 0, "90a": 64}, ["sm_90a: 64 bytes of stack or spilled, not 0"]),
         (
             {"80": 0, "90a": 0, "100a": 64, "103a": 64},
-            ["sm_100a sm_103a: 64 bytes of stack or spilled, not 0"],
+            ["sm_100a, sm_103a: 64 bytes of stack or spilled, not 0"],
         ),
         (
             {"80": 64, "90a": 0, "100a": 64},
-            ["sm_80 sm_100a: 64 bytes of stack or spilled, not 0"],
+            ["sm_80, sm_100a: 64 bytes of stack or spilled, not 0"],
         ),
     ],
 )

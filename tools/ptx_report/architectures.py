@@ -1,53 +1,66 @@
-"""A kernel's architectures side by side, and which of them is out of line."""
+"""A kernel's architectures, or toolkits, side by side, and which of them is out of line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 from statistics import median_high, median_low
 from typing import NamedTuple
 
 from codegen.core.ptxas_rows import Row
 
-_KINDS = ("kernel", "object")  # whose architectures are compared
+_KINDS = ("kernel", "object")  # whose columns are compared
 # From these ratios on registers and bytes are out of line: a compiler chooses others for each
 # architecture. Of memory, whatever the others do not need is.
-_REGISTERS, _BYTES = 1.5, 2.0
+_RATIOS = (1.5, 2.0)
 
 
 class OutOfLine(NamedTuple):
-    """A figure of architectures that is unlike most others'."""
+    """A figure of columns that is unlike most others'."""
 
     weight: tuple[float, float, float]  # memory's, registers', bytes'; the greater, the graver
-    archs: tuple[str, ...]
+    columns: tuple[str, ...]
     text: str
 
     def __str__(self) -> str:
-        return f"{' '.join(self.archs)}: {self.text}"
+        return f"{', '.join(self.columns)}: {self.text}"
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel's rows by architecture: of several rows of one, the worst."""
+    """A kernel's rows by column, such as their architecture: of several rows of one, the worst."""
 
     name: str
     rows: Mapping[str, Row]
+    ratios: tuple[float, float]  # from which registers and bytes are out of line
 
     @cached_property
     def out_of_line(self) -> list[OutOfLine]:
-        """Returns the architectures that are most out of line in each figure, the gravest figure
-        first."""
+        """Returns the columns that are most out of line in each figure, the gravest figure
+        first: before all, what is wrong or incomplete, and notes that others do not have."""
+        notes = {column: "; ".join(row.remarks) for column, row in self.rows.items()}
+        is_bad = any(row.incomplete or row.unwritten for row in self.rows.values())
+        texts = set(notes.values()) if is_bad or len(set(notes.values())) > 1 else ()
         found = [
+            *(
+                OutOfLine((inf, 0, 0), tuple(c for c in notes if notes[c] == text), text)
+                for text in sorted(filter(None, texts))
+            ),
             *self._most("bytes of stack or spilled", memory, _more, lambda by: (by, 0, 0)),
+            *self._most("bytes of stack", _unspilled_stack, _more, lambda by: (by, 0, 0)),
             *self._most(
                 "registers",
                 lambda row: row.used_registers,
-                _ratio(_REGISTERS),
+                _ratio(self.ratios[0]),
                 lambda by: (0, by, 0),
             ),
             *self._most(
-                "bytes of code", lambda row: row.code_bytes, _ratio(_BYTES), lambda by: (0, 0, by)
+                "bytes of code",
+                lambda row: row.code_bytes,
+                _ratio(self.ratios[1]),
+                lambda by: (0, 0, by),
             ),
         ]
         return sorted(found, key=lambda one: one.weight, reverse=True)
@@ -60,18 +73,18 @@ class Kernel:
         weight: Callable[[float], tuple[float, float, float]],
     ) -> Iterator[OutOfLine]:
         values = {
-            arch: value for arch, row in self.rows.items() if (value := figure(row)) is not None
+            column: value for column, row in self.rows.items() if (value := figure(row)) is not None
         }
         if len(set(values.values())) < 2:
             return
         distances = {
-            arch: distance(value, [other for of, other in values.items() if of != arch])
-            for arch, value in values.items()
+            column: distance(value, [other for of, other in values.items() if of != column])
+            for column, value in values.items()
         }
         by, other = max(distances.values())
         if by:
-            archs = tuple(arch for arch in self.rows if distances.get(arch) == (by, other))
-            yield OutOfLine(weight(by), archs, f"{values[archs[0]]:,} {what}, not {other:,}")
+            columns = tuple(c for c in self.rows if distances.get(c) == (by, other))
+            yield OutOfLine(weight(by), columns, f"{values[columns[0]]:,} {what}, not {other:,}")
 
 
 def _more(value: int, others: list[int]) -> tuple[float, int]:
@@ -92,22 +105,27 @@ def _ratio(least: float) -> Callable[[int, list[int]], tuple[float, int]]:
     return distance
 
 
-def side_by_side(rows: Iterable[tuple[str, Row]]) -> list[Kernel]:
-    """Returns the kernels of named rows with more than one architecture; what is out of line
-    first."""
+def side_by_side(
+    rows: Iterable[tuple[str, str, Row]], ratios: tuple[float, float] = _RATIOS
+) -> list[Kernel]:
+    """Returns the kernels of rows, each with its name and column; what is out of line first."""
     by_name: dict[str, dict[str, Row]] = {}
-    for name, row in rows:
-        if row.kind in _KINDS and row.arch:
+    for name, column, row in rows:
+        if row.kind in _KINDS and column:
             of_name = by_name.setdefault(name, {})
-            if row.arch not in of_name or _worse(row) > _worse(of_name[row.arch]):
-                of_name[row.arch] = row
-    kernels = [Kernel(name, of_name) for name, of_name in by_name.items() if len(of_name) > 1]
+            if column not in of_name or _worse(row) > _worse(of_name[column]):
+                of_name[column] = row
+    kernels = [Kernel(name, of_name, ratios) for name, of_name in by_name.items()]
     return sorted(kernels, key=_first)
 
 
 def memory(row: Row) -> int | None:
     """Returns the spilled bytes, of a binary the stack, in which they are."""
     return row.stack_frame if row.spill_bytes is None else row.spill_bytes
+
+
+def _unspilled_stack(row: Row) -> int | None:
+    return row.stack_frame if row.spill_bytes == 0 else None
 
 
 def _worse(row: Row) -> tuple[int, int, int]:

@@ -82,7 +82,8 @@ def _sums(rows: Sequence[Row]) -> dict[str, int | None]:
 
 def kernels_of(report: Report) -> list[Kernel]:
     """Returns the kernels of several architectures, what is out of line first."""
-    return side_by_side((_name(report, row), row) for row in report.rows)
+    rows = ((row_name(report, row), row.arch or "", row) for row in report.rows)
+    return [kernel for kernel in side_by_side(rows) if len(kernel.rows) > 1]
 
 
 def architectures(kernels: Iterable[Kernel]) -> list[str]:
@@ -149,7 +150,8 @@ def _arch(row: Row) -> str:
     return row.arch or ""
 
 
-def _name(report: Report, row: Row) -> str:
+def row_name(report: Report, row: Row) -> str:
+    """Returns a kernel's name, with its function if its configuration has several."""
     function = report.function(row)
     return f"{row.kernel_config} [{function}]" if function else row.kernel_config
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from rich.console import Console, JustifyMethod
 from rich.text import Text
@@ -26,19 +26,32 @@ def print_architectures(report: Report, console: Console, everything: bool) -> N
     first."""
     kernels = by.kernels_of(report)
     archs = by.architectures(kernels)
-    shown = kernels[: most_rows(console, everything)]
-    columns: list[tuple[str, JustifyMethod]] = [(arch, "right") for arch in archs]
-    rows: list[Line] = [
-        (kernel.name, [*(_cell(kernel, arch) for arch in archs), by.remark(kernel)])
-        for kernel in shown
-    ]
-    if rows:
-        print_rows(console, "kernel", [*columns, ("out of line", "left")], rows)
-    print_rest(console, len(kernels) - len(shown), _REST)
+    print_columns(kernels, archs, _figures_of_code, "out of line", console, everything)
     count = sum(bool(kernel.out_of_line) for kernel in kernels)
     _print(console, f"{counted(len(kernels), 'kernel')} of several architectures, {count} with "
            "figures out of line; cells: registers, spilled bytes (of a binary its stack, with a "
            "question mark), bytes of code")  # fmt: skip
+
+
+def print_columns(
+    kernels: Sequence[Kernel],
+    names: Sequence[str],
+    figures: Callable[[Row], Iterable[str]],
+    heading: str,
+    console: Console,
+    everything: bool,
+) -> None:
+    """Prints a line for each kernel with its figures in columns of these names, and what is out of
+    line under a heading."""
+    shown = kernels[: most_rows(console, everything)]
+    columns: list[tuple[str, JustifyMethod]] = [(name, "right") for name in names]
+    rows: list[Line] = [
+        (kernel.name, [*(_cell(kernel, name, figures) for name in names), by.remark(kernel)])
+        for kernel in shown
+    ]
+    if rows:
+        print_rows(console, "kernel", [*columns, (heading, "left")], rows)
+    print_rest(console, len(kernels) - len(shown), _REST)
 
 
 def print_templates(report: Report, console: Console, everything: bool) -> None:
@@ -115,16 +128,19 @@ def _print_parts(
     console.print()
 
 
-def _cell(kernel: Kernel, arch: str) -> Text:
-    row = kernel.rows.get(arch)
+def _cell(kernel: Kernel, column: str, figures: Callable[[Row], Iterable[str]]) -> Text:
+    row = kernel.rows.get(column)
     if row is None:
         return Text("–", style="dim")
+    is_out = any(column in one.columns for one in kernel.out_of_line)
+    return Text(" ".join(figures(row)) or "incomplete", style="red" if is_out else "")
+
+
+def _figures_of_code(row: Row) -> Iterable[str]:
     unknown = "?" if row.spill_bytes is None else ""
     figures = [row.used_registers, memory(row), row.code_bytes]
-    texts = [f"{value:,}{mark}" for value, mark in zip(figures, ("", unknown, ""), strict=True)
-             if value is not None]  # fmt: skip
-    is_out = any(arch in one.archs for one in kernel.out_of_line)
-    return Text(" ".join(texts), style="red" if is_out else "")
+    return [f"{value:,}{mark}" for value, mark in zip(figures, ("", unknown, ""), strict=True)
+            if value is not None]  # fmt: skip
 
 
 def _figures(row: Row) -> list[Text | str]:
