@@ -73,6 +73,19 @@ def load(folder: str | os.PathLike[str]) -> list[KernelInfo]:
     return [info for name in names for info in infos([manifest.family(name)])]
 
 
+def families(specs: str | os.PathLike[str]) -> list[str]:
+    """Returns the names of the families that `build` takes, which are loaded."""
+    from runtime.ondemand.specs import here
+
+    if isinstance(specs, str) and packs.owner(specs) is not None:
+        return [specs]
+    if isinstance(specs, str) and os.sep not in specs and not os.path.isdir(specs):
+        if (folder := here(specs)) is None:
+            listing.check_name("family or folder", specs, packs.families())
+        specs = folder or specs
+    return list(dict.fromkeys(info.family for info in load(specs)))
+
+
 def build(
     specs: str | os.PathLike[str],
     where: str | None = None,
@@ -101,16 +114,8 @@ def build(
         InvalidArgument: an unknown name, or nothing matches.
     """
     from runtime.ondemand import kernels as on_demand  # importing its modules takes a while
-    from runtime.ondemand.specs import here
 
-    if isinstance(specs, str) and packs.owner(specs) is not None:
-        names = [specs]
-    else:
-        if isinstance(specs, str) and os.sep not in specs and not os.path.isdir(specs):
-            if (folder := here(specs)) is None:
-                listing.check_name("family or folder", specs, packs.families())
-            specs = folder or specs
-        names = list(dict.fromkeys(info.family for info in load(specs)))
+    names = families(specs)
     if keys is None:
         keys = on_demand.keys(names, set_name, where)
         if architectures is None:

@@ -139,13 +139,14 @@ def cxx() -> Compiler:
     return _cxx(os.environ.get("CXX"), os.environ.get("PATH"))
 
 
-def toolkit() -> Toolkit:
-    """Returns nvcc's toolkit. Raises BuildError if there is none."""
+def toolkit(command: tuple[str, ...] | None = None) -> Toolkit:
+    """Returns the toolkit of the nvcc that a command runs, or of the one that compiles here. Raises
+    BuildError if there is none."""
     try:
-        compiler = nvcc.find()
+        command = command or nvcc.find().command
     except nvcc.NvccNotFoundError as error:
         raise BuildError(str(error)) from None
-    return _toolkit(compiler.command, _flags("CUDAFLAGS"), environment())
+    return _toolkit(command, _flags("CUDAFLAGS"), environment())
 
 
 @functools.cache
@@ -211,10 +212,10 @@ def cpu(isa: str) -> Recipe:
     )
 
 
-def cuda(architectures: tuple[str, ...]) -> Recipe:
+def cuda(architectures: tuple[str, ...], command: tuple[str, ...] | None = None) -> Recipe:
     """Returns how a CUDA target's kernels are compiled for architectures, such as "80" and
-    "90a"."""
-    kit = toolkit()
+    "90a", by the nvcc that a command runs, or by the one that compiles here."""
+    kit = toolkit(command)
     code = tuple(f"--generate-code=arch=compute_{a},code=[sm_{a}]" for a in architectures)
     return Recipe(
         isas=(),
