@@ -22,7 +22,7 @@ from kernelmint.__main__ import main
 from tests.pages import PAGES, ROOT, steps
 from tools.families import command as family_command
 from tools.families import offering
-from tools.ptx_report.comparison import diff
+from tools.ptx_report.__main__ import OTHERS
 
 COMMANDS = [
     pytest.param(step, id=f"{page.name}: {step.partition('#')[0].strip()}")
@@ -56,8 +56,8 @@ def options_of(name: str, arguments: list[str]) -> None:
         of_key = [family for family in families if arguments[:1] and f"{family}." in arguments[0]]
         command = family_command((named or of_key or families)[0], name)
         arguments = arguments[len(named) :]
-    if (name, arguments[:1]) == ("ptx-report", ["diff"]):
-        command, arguments = diff, arguments[1:]
+    if name == "ptx-report" and (other := OTHERS.get("".join(arguments[:1]))):
+        command, arguments = other, arguments[1:]
     command.make_parser(click.Context(command)).parse_args(list(arguments))
 
 

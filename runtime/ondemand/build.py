@@ -25,7 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from codegen.build import jobs
-from codegen.core import home, packs
+from codegen.core import advice, home, packs
 from runtime import _native
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
@@ -302,6 +302,7 @@ class _Job:
 
     def run(self) -> tuple[str, Entry]:
         """Compiles, links, and puts the pack into the cache."""
+        self._check_toolkit()
         with self.cache.work() as (folder, lock):
             self.folder, self.lock = folder, lock
             try:
@@ -309,6 +310,19 @@ class _Job:
             except _CompilerError as error:
                 self._check_disk(error)
                 raise BuildError(self._failure(error)) from None
+
+    def _check_toolkit(self) -> None:
+        """Raises BuildError if the table of advice says that this nvcc compiles it wrongly."""
+        request, recipe = self.request, self.recipe
+        if recipe.toolkit is None:
+            return
+        table, version = request.source.root / advice.NAME, recipe.toolkit.nvcc.version
+        try:
+            why = advice.refusal(table, [request.key], recipe.architectures, version)
+        except advice.AdviceError as error:
+            raise BuildError(str(error)) from None
+        if why:
+            raise BuildError(why)
 
     def _run(self) -> Entry:
         self._write()

@@ -27,11 +27,13 @@ from .page import html_text
 from .render import json_text, markdown_text
 from .report import STANDARD_INPUT, Report, held_against
 from .table import print_changes, print_table, summary
+from .toolkits import toolkits
 from .views import print_architectures, print_templates, print_totals
 
 _PATH = click.Path(path_type=Path)
 _file_option = functools.partial(click.option, type=_PATH, metavar="FILE")
 _STANDARD_OUTPUT = Path("-")
+OTHERS = {"diff": diff, "toolkits": toolkits}  # commands by their first word
 _VIEWS = {
     "architecture": print_architectures,
     "template": print_templates,
@@ -40,7 +42,8 @@ _VIEWS = {
 
 
 class _Command(click.Command):
-    """The report, and `diff` if that is the first word. (A file of that name is ./diff.)"""
+    """The report; `diff` or `toolkits` if that is the first word. (A file of that name is
+    ./diff.)"""
 
     def make_context(
         self,
@@ -49,8 +52,8 @@ class _Command(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        if args[:1] == [diff.name]:
-            return diff.make_context(f"{info_name} {diff.name}", args[1:], parent, **extra)
+        if other := OTHERS.get(args[0] if args else ""):
+            return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -125,7 +128,8 @@ def main(
     per-object logs, gzip, `-` for standard input, compiled files (.so, .o, .a, .cubin, .fatbin,
     .ptx, .whl, folders of them), or an earlier CSV.
 
-    `ptx-report diff BASE HEAD` compares two (ptx-report diff --help).
+    `ptx-report diff BASE HEAD` compares two (ptx-report diff --help), and `ptx-report toolkits
+    --nvcc 13.0 --nvcc 13.5` what several toolkits make of kernels.
 
     \b
     Examples:

@@ -243,8 +243,16 @@ def counts(changes: Sequence[Change]) -> str:
 
 
 def notes(changes: Sequence[Change]) -> list[str]:
-    """Returns remarks on all changes together: bytes of machine code and seconds of ptxas, before
-    and after, if each kernel has them, and how many causes are unknown."""
+    """Returns remarks on all changes together: `sums`, and how many causes are unknown."""
+    parts = sums(changes)
+    if unknown := sum(change.cause == UNKNOWN for change in changes):
+        parts.append(f"{counted(unknown, 'cause')} unknown: rows lack fingerprints")
+    return parts
+
+
+def sums(changes: Sequence[Change]) -> list[str]:
+    """Returns the bytes of machine code and the seconds of ptxas, before and after, if each kernel
+    has them."""
     parts = []
     for name, unit, scale in (
         ("code_bytes", "bytes of code", 1.0),
@@ -255,8 +263,6 @@ def notes(changes: Sequence[Change]) -> list[str]:
             digits = 0 if name == "code_bytes" else 1
             of_both = f"{scale * old:,.{digits}f} → {scale * new:,.{digits}f}"
             parts.append(f"{of_both} {unit} ({new / old - 1:+.1%})")
-    if unknown := sum(change.cause == UNKNOWN for change in changes):
-        parts.append(f"{counted(unknown, 'cause')} unknown: rows lack fingerprints")
     return parts
 
 

@@ -220,11 +220,11 @@ def read(paths: Sequence[str], machine_code: bool = False) -> Report:
     for name in paths:
         report.inputs.append(STANDARD_INPUT if name == "-" else name)
         report.rows += _read_one(name, report.statistics, report.files, machine_code)
-    report.rows = _named(report.rows)
+    report.rows = named(report.rows)
     return report
 
 
-def _named(rows: Sequence[Row]) -> list[Row]:
+def named(rows: Sequence[Row]) -> list[Row]:
     """Returns the rows, the foreign ones with their demangled names."""
     names = demangle(row.symbol for row in rows if row.key is None and row.name is None)
     return [
@@ -304,7 +304,7 @@ def installed(machine_code: bool = False) -> Report:
     for pack in found:
         if not pack.ptxas.is_file():
             raise ReportError(f"{pack.ptxas}: missing: reinstall {pack}")
-    rows = [_named(read_csv(pack.ptxas)) for pack in found]
+    rows = [named(read_csv(pack.ptxas)) for pack in found]
     if machine_code:
         rows = [_disassembled(own, pack) for own, pack in zip(rows, found, strict=True)]
     report = Report(

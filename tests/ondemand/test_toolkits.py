@@ -1,0 +1,73 @@
+"""What toolkits make of a family's kernels: kept beside its specs, and asked before a build."""
+
+import shutil
+
+import pytest
+from click.testing import CliRunner
+
+import runtime
+from codegen.build import toolkits
+from codegen.core import advice, verified
+from codegen.core.ptxas_rows import Row
+from runtime import BuildError
+from tools.ptx_report import advising
+from tools.ptx_report.__main__ import main
+from tools.ptx_report.compiling import Compiled, Variant
+from tools.ptx_report.objects import find_cuobjdump
+
+NVCC = shutil.which("nvcc")
+
+
+@pytest.fixture
+def key(family, cache):
+    """The one CUDA kernel of its family's set."""
+    family.edit("dtype: [bf16, fp16, f32]", "dtype: f32", "sm80.yaml")
+    return f"{family.name}.sm80.f32-t256-n1024"
+
+
+@pytest.mark.skipif(NVCC is None or find_cuobjdump() is None, reason="no nvcc, or no cuobjdump")
+def test_a_set_is_recorded_with_the_kernels_that_a_toolkit_has_trouble_with(family, key, tmp_path):
+    family.edit("#pragma once", "#pragma once\n#ifdef OTHER\n#error too old\n#endif", "sm80.cuh")
+    other, own = tmp_path / "nvcc", toolkits.find(NVCC).version
+    other.write_text(
+        '#!/bin/sh\ncase "$*" in *--version*) echo "release 13.9, V13.9.1" ;;'
+        f' *) exec {NVCC} "$@" -DOTHER ;; esac\n'
+    )
+    other.chmod(0o755)
+    options = ["--nvcc", NVCC, "--nvcc", str(other), "--architecture", "80", "--record"]
+    result = CliRunner().invoke(main, ["toolkits", str(family.specs), *options])
+    assert result.exit_code == 0, result.output
+    assert "does not compile: " in result.output
+    fails = advice.Row(key, "", "sm_80", "13.9.1", 1, 0, 0, 0, 0, 0, "")
+    table = {row._replace(note="") for row in advice.read(family.specs / advice.NAME)}
+    whole = fails._replace(kernels=key.rpartition(".")[0], set="default")
+    compiled = {"nvcc": own, "compiled": 1}
+    assert table == {fails, whole, fails._replace(**compiled), whole._replace(**compiled)}
+
+
+def test_what_verify_found_wrong_is_refused_at_the_next_build(family, key):
+    runtime.load(family.specs)
+
+    def record(version, code):
+        variant = Variant(version, toolkits.Toolkit(("nvcc",), version))
+        result = Compiled(variant, {key: [Row(key, arch="sm_80")]}, {(key, "sm_80"): code})
+        advising.record([result], "default", set())
+
+    rows = [
+        verified.Row(key, "sm_80", "nvcc 13.0.88", code, "GPU", "reference", outcome)
+        for code, outcome in (("bad", "wrong: z"), ("good", verified.RIGHT))
+    ]
+    (family.folder / verified.name_of("sm80")).write_text(verified.text(rows))
+    record("13.5.37", "good")
+    assert advice.read(family.specs / advice.NAME) == []
+    nvcc = toolkits.find(NVCC).version if NVCC else pytest.skip("no nvcc on PATH")
+    record(nvcc, "bad")
+    record("99.5.37", "good")
+    bad, good = advice.read(family.specs / advice.NAME)
+    assert (bad.wrong, bad.note) == (1, "verify on GPU: wrong: z")
+    assert (good.wrong, good.verified) == (0, 1)
+    with pytest.raises(
+        BuildError,
+        match=rf"nvcc {nvcc} compiles {key} wrongly for sm_80 .*: nvcc 99.5.37 compiles it",
+    ):
+        runtime.build(family.specs, keys=[key], architectures=["80"])
