@@ -86,6 +86,16 @@ function(kernelmint_choose_architectures targets result)
   set(${result} "${_chosen}" PARENT_SCOPE)
 endfunction()
 
+# Refuses an nvcc that compiles a kernel wrongly, as toolkits.csv of a folder of specs has it.
+function(kernelmint_check_toolkit architectures)
+  list(TRANSFORM KERNELMINT_SPEC_DIRS APPEND "/toolkits.csv" OUTPUT_VARIABLE tables)
+  file(GLOB tables CONFIGURE_DEPENDS ${tables})
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tables})
+  kernelmint_run(_ "" ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/core/advice.py"
+                 "${KERNELMINT_GENERATED}/manifest.json" ${KERNELMINT_SPEC_DIRS}
+                 --nvcc ${CMAKE_CUDA_COMPILER_VERSION} --architectures ${architectures})
+endfunction()
+
 # Sets `shards` to the files that are compiled for a target: the shards, or, if headers cost more than
 # kernels, a few files that include them, in `units` beside the folder of logs.
 function(kernelmint_group_shards family target architectures ptxas shards)

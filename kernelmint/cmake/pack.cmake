@@ -30,6 +30,7 @@ macro(kernelmint_add_pack name)
   if(KERNELMINT_CUDA AND KERNELMINT_CUDA_TARGETS)
     include("${KERNELMINT_CMAKE}/cuda.cmake")
     kernelmint_choose_architectures("${KERNELMINT_CUDA_TARGETS}" KERNELMINT_ARCHITECTURES)
+    kernelmint_check_toolkit("${KERNELMINT_ARCHITECTURES}")
     set(KERNELMINT_WITH_CUDA TRUE)
   endif()
   kernelmint_build_pack(${name} "${_pack_DESTINATION}" "${_pack_NO_SOURCES}"

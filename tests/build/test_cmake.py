@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from codegen.build import toolkits
+from codegen.core import advice, manifest
 from runtime import _native
 
 pytestmark = pytest.mark.build
@@ -196,3 +198,15 @@ def test_without_a_gpu_cuda_is_for_all_that_targets_name_or_the_newest(tmp_path:
     done = made.configure("-DKERNELMINT_CUDA=ON", "-DKERNELMINT_WITHOUT_GPU=oldest")
     assert done.returncode != 0
     assert "got 'oldest', expected all or newest" in " ".join(done.stdout.split())
+    (key, *_) = (
+        kernel.key
+        for _, target, kernel in manifest.read(made.root / "generated/manifest.json").kernels
+        if target.name == "sm80"
+    )
+    nvcc = toolkits.find(str(shutil.which("nvcc"))).version
+    wrong = advice.Row(key, "", "sm_90", nvcc, 1, 1, 0, 0, 1, 0, "it reads nothing")
+    (made.root / "kernel_specs" / advice.NAME).write_text(advice.text([wrong]))
+    done = made.configure("-DKERNELMINT_CUDA=ON", "-DKERNELMINT_WITHOUT_GPU=newest")
+    assert done.returncode != 0
+    said = " ".join(done.stdout.split())
+    assert f"Kernelmint: nvcc {nvcc} compiles {key} wrongly for sm_90" in said
