@@ -131,33 +131,41 @@ def excerpt(text: str, names: Sequence[str], file: str, as_device: bool = False)
     }
     lines, end = ["#pragma once", '#include "excerpt.h"'], 0
     for part in declarations:
-        conditionals = [directive for branches in part.conditionals for directive in branches]
-        closing = ["#endif" for _ in part.conditionals]
-        if _PRAGMA in part.names and part.start >= end:  # else within a definition
-            lines += [*conditionals, text[part.start : part.end], *closing]
-        if not set(part.names) & set(names):
-            continue
-        end = part.end
-        line = text.count("\n", 0, part.start) + 1
-        if part.is_split:
-            raise ExcerptError(
-                f"{file}:{line}: '{part.names[0]}' begins in one branch of a conditional and ends "
-                "in another, so it cannot be taken out"
-            )
-        scopes = [
-            scope
-            for scope in part.namespaces
-            if not (part.is_definition and scope.startswith("extern"))
-        ]
-        ends = ["}" for _ in scopes]
-        body = text[part.start : part.end]
-        if part.is_code and own.issuperset(part.names):
-            scopes, ends = [*scopes, "KERNELMINT_ISA_BEGIN"], ["KERNELMINT_ISA_END", *ends]
-            body = _shared(text, part)
-        if as_device:
-            body = _as_device(body)
-        lines += [*conditionals, *scopes, f'#line {line} "{file}"', body, *ends, *closing]
+        is_lasting = _PRAGMA in part.names and part.start >= end  # else within a definition
+        if is_lasting or set(part.names) & set(names):
+            end = part.end
+            lines += _lines(text, part, own.issuperset(part.names), file, as_device)
     return "\n".join(lines) + "\n"
+
+
+def _lines(
+    text: str, part: _Declaration, is_own: bool, file: str, as_device: bool
+) -> Iterator[str]:
+    """Yields the lines of a declaration and its surroundings. `is_own`: the file defines the
+    names."""
+    line = text.count("\n", 0, part.start) + 1
+    if part.is_split:
+        raise ExcerptError(
+            f"{file}:{line}: '{part.names[0]}' begins in one branch of a conditional and ends "
+            "in another, so it cannot be taken out"
+        )
+    scopes = [
+        scope
+        for scope in part.namespaces
+        if not (part.is_definition and scope.startswith("extern"))
+    ]
+    is_isas = part.is_code and is_own
+    body = _shared(text, part) if part.is_definition or is_isas else text[part.start : part.end]
+    for branches in part.conditionals:
+        yield from branches
+    if _PRAGMA in part.names:
+        yield body
+    else:
+        yield from [*scopes, *(["KERNELMINT_ISA_BEGIN"] if is_isas else [])]
+        yield f'#line {line} "{file}"'
+        yield _as_device(body) if as_device else body
+        yield from [*(["KERNELMINT_ISA_END"] if is_isas else []), *("}" for _ in scopes)]
+    yield from ("#endif" for _ in part.conditionals)
 
 
 def folder(source: Path, entry: Mapping[str, str]) -> Path:
@@ -195,13 +203,14 @@ def folder(source: Path, entry: Mapping[str, str]) -> Path:
 
 def _shared(text: str, part: _Declaration) -> str:
     """Returns a declaration's text, so that several files of a library may hold it."""
-    begin, start = text[part.start : part.start], part.start
-    if part.linkage:
-        begin, start = text[part.start : part.linkage[0]], part.linkage[1]
+    edits = [(*part.linkage, "")] if part.linkage else []
     if part.mark:
         place, word = part.mark
-        begin, start = f"{begin}{text[start:place]}{word} ", place
-    return begin + text[start : part.end]
+        edits.append((place, place, f"{word} "))
+    body, done = "", part.start
+    for start, end, word in edits:
+        body, done = f"{body}{text[done:start]}{word}", end
+    return body + text[done : part.end]
 
 
 def _tokens(text: str) -> Iterator[_Token]:

@@ -134,6 +134,7 @@ template <class T> __global__ void dequantise(T* x) {}
 MAKE_LAST(int)
 
 void plain() {}
+template <> int of_header<int>(int x) { return x; }
 MAKE_AT_END(1)
 """
 
@@ -168,6 +169,11 @@ def test_nothing_but_the_definition_is_taken(name, expected) -> None:
     begin, end = (lines.index(f"KERNELMINT_ISA_{which}") for which in ("BEGIN", "END"))
     assert lines[begin + 2 : end] == expected
     assert lines.count("namespace {") == (name == "hidden")
+
+
+def test_a_specialisation_of_another_headers_template_stays_in_its_namespace() -> None:
+    lines = excerpt(CONSTRUCTS, ["of_header"], "x.cu").splitlines()
+    assert lines[3:] == ["template <> KERNELMINT_INLINE int of_header<int>(int x) { return x; }"]
 
 
 SHARED = """
