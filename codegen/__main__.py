@@ -359,27 +359,34 @@ def new(family: str, specs: Path) -> None:
     help="The folder to make. Default: NAME.",
 )
 @click.option("--family", metavar="FAMILY", help="Its first family. Default: NAME_scale_add.")
+@click.option("--bare", is_flag=True, help="No first family: for kernels that are moved.")
 @_reports_bad_input
-def init(name: str, folder: Path | None, family: str | None) -> None:
+def init(name: str, folder: Path | None, family: str | None, bare: bool) -> None:
     """Starts a project: a pack of kernels, its Python package and its tests.
 
-    Also writes the generated tree, so that the commands printed at the end work at once.
+    Also writes the generated tree of its first family, so that the commands printed at the end work
+    at once.
 
     \b
     Examples:
       kernelmint init my_kernels
+      kernelmint init my_kernels --bare
       kernelmint init my_kernels --folder ~/src/my_kernels --family my_norm
     """
     root = folder or Path(name)
-    for path in scaffold.create_project(name, root, family):
+    if bare and family is not None:
+        raise UsageError(f"--bare makes no family: leave out --family {family}")
+    for path in scaffold.create_project(name, root, family, bare=bare):
         click.echo(f"wrote {display_path(path)}")
-    tree = pipeline.generate(
-        (root / "kernel_specs",), root / "generated", Selection("default", None)
-    )
-    written = writer.write(root / "generated", tree.files).written
-    click.echo(f"wrote {display_path(root / 'generated')}: {counted(len(written), 'file')}")
+    if bare:
+        commands = [f"kernelmint new {name}_FAMILY", "kernelmint regenerate"]
+    else:
+        specs, commands = (root / "kernel_specs",), []
+        tree = pipeline.generate(specs, root / "generated", Selection("default", None))
+        written = writer.write(root / "generated", tree.files).written
+        click.echo(f"wrote {display_path(root / 'generated')}: {counted(len(written), 'file')}")
     click.echo("next:")
-    for command in [f"cd {display_path(root)}", *scaffold.installing(), "pytest"]:
+    for command in [f"cd {display_path(root)}", *commands, *scaffold.installing(), "pytest"]:
         click.echo(f"  {command}")
 
 

@@ -55,9 +55,11 @@ def create(family: str, specs: Path) -> list[Path]:
     return _write("family", _FAMILY, specs / family, values)
 
 
-def create_project(name: str, folder: Path, family: str | None = None) -> list[Path]:
+def create_project(
+    name: str, folder: Path, family: str | None = None, *, bare: bool = False
+) -> list[Path]:
     """Writes a project with the pack `name`, whose first family is `family`, or named after the
-    project: no two packs in one process have families of one name.
+    project: no two packs in one process have families of one name. A bare project has no family.
 
     Returns its files. Refuses to overwrite anything.
     """
@@ -77,8 +79,12 @@ def create_project(name: str, folder: Path, family: str | None = None) -> list[P
         "family": family,
         "function": function,
         "version": _version(),
+        "bare": bare,
     }
     written = _write("project", _PROJECT, folder, values)
+    if bare:
+        (folder / "kernel_specs").mkdir()
+        return written
     return [*written, *create(family, folder / "kernel_specs")]
 
 
@@ -151,7 +157,7 @@ def _distribution() -> importlib.metadata.Distribution:
 
 
 def _write(
-    templates: str, names: Mapping[str, str], folder: Path, values: Mapping[str, str]
+    templates: str, names: Mapping[str, str], folder: Path, values: Mapping[str, object]
 ) -> list[Path]:
     written = []
     try:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from codegen import scaffold
+
 ROOT = Path(__file__).resolve().parents[2]
 FILES = [
     "cpu.h", "cpu.yaml", "family.yaml",
@@ -46,6 +48,24 @@ def test_two_projects_have_no_family_in_common(workspace) -> None:
         assert workspace.run("init", name).status == 0
         (family,) = (workspace.root / name / "kernel_specs").iterdir()
         assert family.name == f"{name}_scale_add"
+
+
+def test_a_bare_project_has_no_family_until_one_is_added(workspace) -> None:
+    result = workspace.run("init", "bare", "--bare")
+    assert result.status == 0, result.output
+    project = workspace.root / "bare"
+    assert [*(project / "kernel_specs").iterdir()] == []
+    assert not (project / "generated").exists()
+    printed = [line.strip() for line in result.stdout.partition("next:\n")[2].splitlines()]
+    assert printed[:3] == ["cd bare", "kernelmint new bare_FAMILY", "kernelmint regenerate"]
+    for path in project.rglob("*.py"):
+        compile(path.read_text(), str(path), "exec")
+    assert "scale_add" not in "".join(p.read_text() for p in project.rglob("*") if p.is_file())
+    scaffold.create("bare_scan", project / "kernel_specs")
+    done = workspace.run(
+        "regenerate", "--specs", str(project / "kernel_specs"), "--out", str(project / "generated")
+    )
+    assert done.status == 0, done.output
 
 
 WHEEL = "kernelmint-0.3.0-cp312-abi3-linux_x86_64.whl"
@@ -101,6 +121,7 @@ def test_init_prints_what_installs_it_with_this_kernelmint(
         (["x", "--family", "class"], "'class' is a C++ keyword"),
         (["x", "--family", "Scale"], "lower-case letters and digits"),
         (["x", "--family", "x"], "cannot name both the package and its family"),
+        (["x", "--bare", "--family", "y"], "--bare makes no family: leave out --family y"),
         (["x", "--folder", "a\nb"], "cannot be written into a file"),
     ],
 )

@@ -1,5 +1,13 @@
 """${name}: kernels, called like functions or by key.
 
+% if bare:
+    from kernelmint import ${name}_scale as scale     # the front of a family
+
+    __all__ = ["scale"]
+"""
+
+__all__: list[str] = []
+% else:
     import kernelmint, ${name}
 
     ${name}.${function}(x, y, alpha=0.5)
@@ -10,3 +18,4 @@
 from kernelmint import ${family}${"" if function == family else f" as {function}"}
 
 __all__ = ["${function}"]
+% endif

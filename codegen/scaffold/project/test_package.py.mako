@@ -13,7 +13,9 @@ FAMILIES = sorted(path.parent.name for path in SPECS.rglob("family.yaml"))
 
 
 def test_the_package_has_the_functions_that_it_names() -> None:
+% if not bare:
     assert ${name}.__all__
+% endif
     assert all(callable(getattr(${name}, function)) for function in ${name}.__all__)
 
 
