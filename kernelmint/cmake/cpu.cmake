@@ -72,7 +72,9 @@ function(kernelmint_add_cpu_target library family target shards sources)
     target_compile_options(${objects} PRIVATE ${KERNELMINT_FLAGS_optimise} ${KERNELMINT_FLAGS_${isa}}
                            ${KERNELMINT_FLAGS_cpu})
     kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CXX)
-    set_target_properties(${objects} PROPERTIES JOB_POOL_COMPILE kernels)
+    # Headers are about half of a file's work: four files share one compilation.
+    set_target_properties(${objects} PROPERTIES JOB_POOL_COMPILE kernels UNITY_BUILD ON
+                          UNITY_BUILD_BATCH_SIZE 4)
     target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
     target_compile_definitions(${library} PRIVATE KERNELMINT_ISA_${isa})
   endforeach()
