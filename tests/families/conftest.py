@@ -1,7 +1,7 @@
 """The example families of this folder, built for real into one pack.
 
 CPU kernels for this processor's instruction set; CUDA kernels if there is an nvcc, for the GPUs
-that are present, else for 8.0 and 9.0a. The build is kept in build/families, so a second run takes
+that are present, else for 9.0a. The build is kept in build/families, so a second run takes
 seconds.
 """
 
@@ -67,7 +67,7 @@ def families() -> Pack:
     places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     cmake, ninja = (shutil.which(tool, path=places) or tool for tool in ("cmake", "ninja"))
     has_nvcc = shutil.which(os.environ.get("CUDACXX", "nvcc")) is not None
-    architectures = "native" if torch.cuda.is_available() else "80;90a"
+    architectures = "native" if torch.cuda.is_available() else "90a"
     with (project / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another test process may be building it
         _write(project / "CMakeLists.txt", PROJECT)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 import runtime
 from codegen import scaffold
 from runtime import finding, ondemand, packs
+from tests import warm_python
 
 _names = (f"on_demand_{number}" for number in itertools.count())
 
@@ -123,11 +122,5 @@ def write(family):
 
 
 def in_new_process(code: str, *arguments: str | Path, check: bool = True, **environment: str):
-    return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=check,
-    )
+    environment = {**os.environ, **environment}
+    return warm_python.run(code, *arguments, environment=environment, check=check, timeout=600)

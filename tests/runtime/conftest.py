@@ -3,13 +3,13 @@
 import hashlib
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from runtime import _native
+from tests import warm_python
 
 ROOT = Path(__file__).parents[2]
 COMPILER = os.environ.get("CXX", "c++")
@@ -84,15 +84,8 @@ def run_python():
     """Runs a script in a fresh interpreter, elsewhere than in the checkout's root."""
 
     def run(script, tmp_path, check=True, **environment):
-        return subprocess.run(
-            [sys.executable, "-c", script],
-            cwd=tmp_path,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            check=check,
-            timeout=300,
-        )
+        environment = {**os.environ, **environment}
+        return warm_python.run(script, folder=tmp_path, environment=environment, check=check)
 
     return run
 

@@ -2,12 +2,12 @@
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import runtime
 from runtime import _native, packs
+from tests import warm_python
 
 SOURCE = Path(runtime.__file__).parent
 (OWN,) = (pack for pack in packs.all_packs() if pack.name == "kernelmint")
@@ -16,7 +16,7 @@ SOURCE = Path(runtime.__file__).parent
 def copy_of(tmp_path, *, extension):
     """The package as plain files in `tmp_path`, with or without what a build adds."""
     package = tmp_path / "runtime"
-    ignored = shutil.ignore_patterns("__pycache__", "*.so", "include", "pack", "src")
+    ignored = shutil.ignore_patterns("*.so", "include", "pack", "src")
     shutil.copytree(SOURCE, package, ignore=ignored)
     # The runtime reads codegen's expression language, and finds packs with it.
     shutil.copytree(SOURCE.parent / "codegen", tmp_path / "codegen", ignore=ignored)
@@ -44,15 +44,8 @@ def import_copy(tmp_path, code="import runtime", beside=None, **environment):
     """Runs `code` against the copy: -S and an explicit path keep an editable install's hook out."""
     copies = [str(folder) for folder in (tmp_path, beside) if folder is not None]
     paths = os.pathsep.join([*copies, *(p for p in sys.path if p.endswith("-packages"))])
-    return subprocess.run(
-        [sys.executable, "-S", "-c", code],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": paths, **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": paths, **environment}
+    return warm_python.run(code, folder=tmp_path, environment=environment, site=False)
 
 
 def last_line(result):
