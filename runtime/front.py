@@ -49,7 +49,8 @@ class _Facts(NamedTuple):
     Attributes:
         inputs: the inputs.
         places: the place of each input.
-        outputs: the name of each output, and whether it is optional.
+        outputs: the name of each output, whether it is optional, and the output that holds its true
+            first extent, or "".
         optional_outputs: the names of optional outputs.
         ranks: the number of dimensions of each tensor.
         scalars: the name of each scalar, its type, an enum's texts, and whether it is required.
@@ -59,7 +60,7 @@ class _Facts(NamedTuple):
 
     inputs: tuple[_Input, ...]
     places: dict[str, int]
-    outputs: tuple[tuple[str, bool], ...]
+    outputs: tuple[tuple[str, bool, str], ...]
     optional_outputs: tuple[str, ...]
     ranks: dict[str, int]
     scalars: tuple[tuple[str, str, tuple[str, ...], bool], ...]
@@ -100,7 +101,7 @@ def _read(name: str) -> _Facts:
     return _Facts(
         inputs=inputs,
         places={name: place for place, (name, *_) in enumerate(inputs)},
-        outputs=tuple((tensor.name, tensor.optional) for tensor in family.outputs),
+        outputs=tuple((t.name, t.optional, t.extent) for t in family.outputs),
         optional_outputs=tuple(tensor.name for tensor in family.outputs if tensor.optional),
         ranks={tensor.name: len(tensor.dims) for tensor in family.tensors},
         scalars=tuple(
@@ -261,7 +262,7 @@ class Front:
         inputs = self._as_spec_all(facts, inputs)
         # Anything but a bool is the kernel's to refuse.
         requests = dict(zip(facts.optional_outputs, requested, strict=True))
-        outputs = [name for name, _ in facts.outputs if requests.get(name, True) is True]
+        outputs = [name for name, *_ in facts.outputs if requests.get(name, True) is True]
         memory = out
         if isinstance(out, (tuple, list)):
             memory = tuple(
@@ -457,6 +458,43 @@ class Front:
             places[name]: (order, facts.ranks[name]) for name, order in self._permuted.items()
         }
         return inputs, scalars, requested, orders
+
+
+def to_extents(family: str, result: Any, requested: tuple[bool, ...]) -> Any:
+    """Returns a call's outputs, those with a bound cut to their true extents, which it waits for.
+    In a graph these are sizes of PyTorch's without a value.
+
+    Args:
+        family: the family's name.
+        result: the call's result.
+        requested: whether each optional output is in it.
+
+    Raises:
+        InvalidArgument: an extent exceeds its bound.
+    """
+    facts = _facts(family)
+    asked = dict(zip(facts.optional_outputs, requested, strict=True))
+    bounded = [(name, count) for name, _, count in facts.outputs if asked.get(name, True)]
+    results = result if isinstance(result, tuple) else (result,)
+    outputs = {name: tensor for (name, _), tensor in zip(bounded, results, strict=True)}
+    extents: dict[str, Any] = {}
+    for name, count in bounded:
+        if not count:
+            continue
+        bound = outputs[name].shape[0]
+        if count not in extents:
+            extents[count] = outputs[count].item()
+        extent = extents[count]
+        if _is_dynamo_compiling():
+            torch._check(extent >= 0)  # type: ignore[no-untyped-call]  # PyTorch's
+            torch._check(extent <= bound)  # type: ignore[no-untyped-call]  # PyTorch's
+        elif not 0 <= extent <= bound:
+            raise InvalidArgument(
+                f"{family}: {name} holds {bound}, but {count} is {extent}: raise the bound, or "
+                "leave out sliced=True"
+            )
+        outputs[name] = outputs[name][:extent]
+    return tuple(outputs.values()) if isinstance(result, tuple) else result
 
 
 def _unpickled(

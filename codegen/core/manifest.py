@@ -63,6 +63,7 @@ class Tensor:
     mutated: bool  # an input that kernels change
     on_host: bool  # an input in the CPU's memory, whatever the target
     like: str = left_out("")  # the input whose order of dimensions in memory an output has
+    extent: str = left_out("")  # the output that holds an output's true first extent
     doc: str
 
 

@@ -100,6 +100,10 @@ def _front(family: Family) -> dict[str, Any] | None:
         has_default = not required[positional]
         positional += 1
     outputs = [tensor for tensor in family.tensors if tensor.role is Role.OUTPUT]
+    lines = [f"{p.name}: {p.doc or 'a parameter of the kernel'}" for p, _ in front.flags]
+    bounded = ", ".join(tensor.name for tensor in outputs if tensor.extent)
+    if bounded:
+        lines.append(f"sliced: whether to wait for the kernel and cut {bounded} to their extents")
     nodes = (node for tree in trees for node in ast.walk(tree))
     called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
     return {
@@ -111,9 +115,8 @@ def _front(family: Family) -> dict[str, Any] | None:
         "defaults": "{" + ", ".join(f'"{p.name}": {d!r}' for p, d in front.flags) + "}",
         "flags": flags,
         "passed": _tuple([p.name for p, _ in front.flags]),
-        "lines": [
-            _docstring(f"{p.name}: {p.doc or 'a parameter of the kernel'}") for p, _ in front.flags
-        ],
+        "bounded": bounded,
+        "lines": list(map(_docstring, lines)),
     }
 
 
@@ -191,6 +194,7 @@ def _argument_lines(family: Family) -> list[str]:
         shape = ", ".join(dim.expression.text for dim in tensor.dims)
         if tensor.role is Role.OUTPUT:
             note = "" if tensor.fill is None else f", filled with {tensor.fill:g}"
+            note += f", its first extent in {tensor.extent}" if tensor.extent else ""
             note = (
                 f" (output{f', with return_{tensor.name}=True' if tensor.optional else ''}{note})"
             )

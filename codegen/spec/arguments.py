@@ -117,6 +117,8 @@ class ArgumentLoader:
         for tensor in tensors:
             if tensor.like:
                 self._check_like(tensor, inputs)
+            if tensor.extent:
+                self._check_true_extent(tensor, tensors)
         for earlier, tensor in pairwise(inputs):
             if earlier.optional and not tensor.optional:
                 message = (
@@ -236,6 +238,7 @@ class ArgumentLoader:
             alignment,
             fill,
             written.like if isinstance(written, schema.TensorOutput) else "",
+            written.extent if isinstance(written, schema.TensorOutput) else "",
             " ".join(written.doc.split()),
         )
 
@@ -256,6 +259,21 @@ class ArgumentLoader:
         elif STRIDES.index(output.strides) > STRIDES.index(other.strides):
             message = f"'{other.name}' may have strides that '{output.name}' may not"
             self.document.report(message, *place)
+
+    def _check_true_extent(self, output: Tensor, tensors: Sequence[Tensor]) -> None:
+        """Reports an output whose true extent no other output can hold."""
+        place = ("arguments", output.name, "extent")
+        held = {t.name: t for t in tensors if t.role is Role.OUTPUT and not t.optional}
+        other = held.get(output.extent)
+        if other is None:
+            hint = did_you_mean(output.extent, held)
+            message = f"'{output.extent}' is not an output that is always there{hint}"
+            self.document.report(message, *place)
+        elif other.dims or other.dtype not in ("i32", "i64"):
+            message = f"'{other.name}' holds an extent: it is [] of i32 or i64"
+            self.document.report(message, *place)
+        elif not output.dims:
+            self.document.report(f"'{output.name}' has no extent", *place)
 
     def _check_extent(self, name: str, extent: Expression, scalars: Sequence[Scalar]) -> None:
         """Reports scalars that an output's extent may not name: torch.compile asks for the extent

@@ -234,6 +234,10 @@ class FamilyLoader:
                     whose = "the targets have" if those is taken else "the family has"
                     message = f"{whose} no parameter '{name}' beside inputs' dtypes{hint}"
                     self.document.report(message, *at, member, name, key=True)
+        has_bounds = any(tensor.extent for tensor in family.tensors)
+        if has_bounds and "sliced" in {*front.flags, *family.argument_order}:
+            message = "'sliced' asks for outputs of their true extents: rename the other"
+            self.document.report(message, *at)
         takes = []
         for name, text in front.takes.items():
             kinds = {p.kind for p in (*parameters.values(), *own) if p.name == name}

@@ -147,6 +147,7 @@ class Tensor:
     alignment: Expression | None  # bytes, over the family's constants; None: the target's
     fill: Number | None  # the value of an output's elements before the kernel runs
     like: str  # the input whose order of dimensions in memory an output has; "": in order
+    extent: str  # the output that holds the true first extent of an output; "": the first is it
     doc: str
 
 

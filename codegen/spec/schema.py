@@ -148,6 +148,9 @@ class TensorOutput(_Tensor):
     output: list[Text] = Field(description="its extents")
     optional: bool = Field(False, description="written only if asked for: return_<name>=True")
     fill: Filling | None = Field(None, description=_FILL)
+    extent: str = Field(
+        "", description="the output whose value is its true first extent: the one here is a bound"
+    )
     like: str = Field("", description="the input whose dimensions' order in memory it has")
 
 

@@ -50,6 +50,16 @@ REFUSED = [
         [(Y, Y.replace("}", ", mutated: true}"))],
         "family.yaml:5:52: unknown key 'mutated'",
     ),
+    (
+        "an extent in an input",
+        [(Y, "y: {output: [M], dtype: i32, extent: x}")],
+        "family.yaml:5:40: 'x' is not an output that is always there",
+    ),
+    (
+        "an extent in several numbers",
+        [(Y, "y: {output: [M], dtype: i32, extent: n}\n  n: {output: [M], dtype: i32}")],
+        "family.yaml:5:40: 'n' holds an extent: it is [] of i32 or i64",
+    ),
     *(
         (
             f"{value} of {dtype}",

@@ -1,5 +1,5 @@
-"""What a spec says of results beyond a shape: a dtype that the caller chooses, and the value that
-elements have before the kernel runs."""
+"""What a spec says of results beyond a shape: a dtype that the caller chooses, the value that
+elements have before the kernel runs, and an extent that only the kernel finds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import runtime
+from runtime.front import to_extents
 
 from .conftest import TARGETS, device, kernel
 
@@ -75,6 +76,37 @@ def test_outputs_and_workspaces_are_filled_before_each_call(target):
                 assert count == 2
     values, count = select(x[:0], most=1)
     assert (values.tolist(), count) == ([torch.inf], 0)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_front_cuts_outputs_to_the_extents_that_the_kernel_found(target):
+    for length in (7, 40):
+        x = torch.randn(length, device=device(target))
+        expected, places = x[x > 0], (x > 0).nonzero()[:, 0]
+        values, indices, count = runtime.above(x, return_indices=True, sliced=True)
+        assert torch.equal(values, expected)
+        assert torch.equal(indices, places)
+        assert count == len(expected)
+        values, count = runtime.above(x, most=2, sliced=True)
+        assert torch.equal(values, expected[:2])
+
+
+def test_compiled_graphs_have_sizes_without_values():
+    def model(x):
+        values, indices, _ = runtime.above(x * 2, return_indices=True, sliced=True)
+        return values.sum() + values.shape[0], x[indices]
+
+    call = compiled(model)
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, error_on_recompile=True):
+        for x in (torch.randn(8), torch.randn(8), -torch.rand(8)):  # none is positive
+            for result, expected in zip(call(x), model(x), strict=True):
+                assert torch.equal(result, expected)
+
+
+def test_an_extent_beyond_its_bound_is_refused():
+    message = "above: values holds 2, but count is 3: raise the bound"
+    with pytest.raises(runtime.InvalidArgument, match=message):
+        to_extents("above", (torch.zeros(2), torch.tensor(3)), (False,))
 
 
 @pytest.mark.gpu

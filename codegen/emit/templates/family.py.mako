@@ -12,7 +12,7 @@ import torch
 from codegen.core.expressions import ${", ".join(front["functions"])}
 % endif
 % if front:
-from runtime.front import Front
+from runtime.front import Front${", to_extents" if front["bounded"] else ""}
 % endif
 from runtime.handle import Kernel, is_dynamo_compiling
 
@@ -120,6 +120,9 @@ def ${front["name"]}(
 % for parameter in (*keywords[front["positional_scalars"] :], *front["flags"], *plain_flags):
     ${parameter},
 % endfor
+% if front["bounded"]:
+    sliced: bool = False,
+% endif
 % if out:
     out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
 % endif
@@ -132,5 +135,10 @@ def ${front["name"]}(
 
     The kernel is chosen by what the call says; KernelNotFound if none suits.
     """
+% if front["bounded"]:
+    result = _chosen(${inputs}, ${scalars}, ${requested}, ${out}, ${front["passed"]})
+    return to_extents("${family}", result, ${requested}) if sliced else result  # type: ignore[no-any-return]  # one front serves all families
+% else:
     return _chosen(${inputs}, ${scalars}, ${requested}, ${out}, ${front["passed"]})  # type: ignore[no-any-return]  # one front serves all families
+% endif
 % endif
