@@ -3,11 +3,17 @@
 import json
 
 import pytest
+from click.testing import CliRunner
 
 from codegen.core.manifest import Kernel
+from codegen.core.ptxas_rows import Row, csv_text
 from tests.ptx_report.pages import example
 from tests.ptx_report.project import symbol
+from tests.ptx_report.samples import DATA
+from tools.ptx_report.__main__ import main
+from tools.ptx_report.diff import compare
 from tools.ptx_report.page import html_text
+from tools.ptx_report.report import Report, read
 
 pytest.importorskip("selenium.webdriver", reason="needs selenium (requirements-dev)")
 from selenium.webdriver.common.by import By
@@ -62,7 +68,7 @@ def test_text_from_a_log_is_text(page):
 
 
 def test_headings_sort_from_the_keyboard(page):
-    page.find_element(By.CSS_SELECTOR, "[data-sort=registers]").send_keys(Keys.ENTER)
+    page.find_element(By.CSS_SELECTOR, "[data-sort=used_registers]").send_keys(Keys.ENTER)
     heading = page.find_element(By.CSS_SELECTOR, "th[aria-sort]")
     assert heading.get_attribute("aria-sort") == "descending"
     registers = [
@@ -139,9 +145,9 @@ def cells(page):
 
 def test_heat_map_over_any_two_parameters(page):
     assert [c.text.split("\n")[0] for c in cells(page)] == ["96", "168", "128", "255"]
-    assert page.find_element(By.ID, "beside").get_attribute("value") == "spills"
+    assert page.find_element(By.ID, "beside").get_attribute("value") == "spill_bytes"
     assert len(page.find_elements(By.CSS_SELECTOR, "#map figure")) == 2
-    Select(page.find_element(By.ID, "figure")).select_by_value("spills")
+    Select(page.find_element(By.ID, "figure")).select_by_value("spill_bytes")
     Select(page.find_element(By.ID, "down")).select_by_value("causal")
     Select(page.find_element(By.ID, "across")).select_by_value("B_r")
     assert [c.text.split("\n")[0] for c in cells(page)] == ["0", "64", "0", "32"]
@@ -223,6 +229,148 @@ def test_parameters_as_columns(page):
     page.find_element(By.ID, "wide").send_keys(Keys.SPACE)
     headings = [b.text for b in page.find_elements(By.CSS_SELECTOR, "#table th button")]
     assert headings[1:4] == ["d_head", "causal", "B_r"]
+
+
+def shown(browser, tmp_path, text, width=1280):
+    """Opens a page, as wide as a screen."""
+    path = tmp_path / "page.html"
+    path.write_text(text, encoding="utf-8")
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 700}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(path.as_uri())
+    return browser
+
+
+def chosen(page, name, value):
+    Select(page.find_element(By.ID, name)).select_by_value(value)
+
+
+def texts(page, selector="#table tbody tr"):
+    return [node.text for node in page.find_elements(By.CSS_SELECTOR, selector)]
+
+
+# Two builds
+
+
+def two_builds():
+    """The example before and after: one kernel spills, one has fewer registers, one is gone."""
+    new = example()
+    spills, better, gone, *rest = new.rows
+    old = [spills._replace(spill_stores=0, spill_loads=0, code="1"), gone, *rest]
+    old.append(better._replace(used_registers=better.used_registers + 8))
+    spills = spills._replace(spill_stores=8, spill_loads=12, code="2")
+    new.rows = [spills, better, *rest]
+    return new, compare(old, new.rows, new.occupancy)
+
+
+def test_two_builds_show_what_changed(browser, tmp_path):
+    page = shown(browser, tmp_path, html_text(*two_builds(), "main.csv"))
+    assert "against main.csv" in page.find_element(By.TAG_NAME, "header").text
+    assert page.find_element(By.ID, "changes").text.startswith("1 worse, 1 removed, 1 better")
+    worse, removed, better = texts(page)
+    assert [part for part in ("worse", "the code changed", "+20") if part not in worse] == []
+    assert "removed" in removed
+    assert [part for part in ("better", "-8") if part not in better] == []
+    assert page.find_element(By.ID, "count").text == "3 of 9"
+    page.find_element(By.CSS_SELECTOR, "#table tbody tr").click()
+    assert "worse: spill_bytes 0 -> 20" in page.find_element(By.ID, "detail").text
+    chosen(page, "change", "")
+    assert page.find_element(By.ID, "count").text == "9 of 9"
+    chosen(page, "change", "same")
+    assert page.find_element(By.ID, "count").text == "6 of 9"
+    assert page.get_log("browser") == []
+
+
+def test_one_build_has_no_changes_to_select(page):
+    assert not page.find_element(By.ID, "change").is_displayed()
+
+
+@pytest.mark.parametrize("command", ["diff", "--diff"])
+def test_the_commands_write_a_page_of_both(tmp_path, command):
+    row = Row("k", arch="sm_90", used_registers=100, spill_stores=0, spill_loads=0)
+    old, new, page = (tmp_path / name for name in ("old.csv", "new.csv", "p.html"))
+    old.write_text(csv_text([row]))
+    new.write_text(csv_text([row._replace(used_registers=120)]))
+    operands = ["diff", old, new] if command == "diff" else [new, "--diff", old]
+    result = CliRunner().invoke(main, [*map(str, operands), "--html", str(page)])
+    assert result.exit_code == 0, result.output
+    assert '["used_registers",100,120]' in page.read_text()
+    assert f"against {old}" in page.read_text()
+
+
+# The address
+
+
+def test_the_address_holds_what_is_selected(page):
+    type_filter(page, "where", "d_head == 128 and causal")
+    chosen(page, "figure", "stack_frame")
+    page.find_element(By.CSS_SELECTOR, "[data-sort=used_registers]").click()
+    cells(page)[0].click()
+    expected = kernels(page)
+    address = page.current_url
+    assert "where=d_head+%3D%3D+128+and+causal" in address
+    page.get("about:blank")
+    page.get(address)
+    assert kernels(page) == expected
+    assert len(expected) == 1
+    assert page.find_element(By.ID, "figure").get_attribute("value") == "stack_frame"
+    assert page.find_element(By.CSS_SELECTOR, "th[aria-sort]").text.startswith("regs")
+    assert page.find_element(By.CSS_SELECTOR, "[aria-pressed=true]")
+    page.get(address.partition("#")[0] + "#arch=sm_90")  # an address that is typed
+    assert len(kernels(page)) == 1
+    page.get(address.partition("#")[0] + "#view=none&sort=none&arch=none")  # of another page
+    assert len(kernels(page)) == 9
+
+
+# Views
+
+
+def test_architectures_templates_and_totals(browser, tmp_path):
+    report = read([str(DATA / "binaries/setmaxnreg.fatbin")])
+    page = shown(browser, tmp_path, html_text(report))
+    assert "≤ 19" in texts(page)[0]  # 12 warps of 168 registers, of 64
+    chosen(page, "view", "architecture")
+    first, *_ = kernels(page)
+    assert first.startswith("void consume<200>(")
+    assert texts(page, "#table td.bad") == ["168 272? 14,720", "32 0? 3,456"]
+    assert "sm_100a: 272 bytes of stack" in texts(page)[0]
+    chosen(page, "view", "template")
+    assert texts(page)[0].startswith("consume\nsm_100a 1: 200 168 ? 272")
+    chosen(page, "view", "total")
+    assert "100" in texts(page)[0]
+    type_filter(page, "where", "arch == 'sm_90a'")
+    sums = dict(line.split("\n") for line in texts(page))
+    assert sums["setmaxnreg.fatbin"].startswith("file 4 ")
+    assert set(sums) == {"setmaxnreg.fatbin", "sm_90a", "consume", "local_array"}
+    assert page.get_log("browser") == []
+
+
+# The screen
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("view", ["kernels", "architecture", "template", "total"])
+def test_columns_fit_the_screen(browser, tmp_path, width, view):
+    report = read([str(DATA / "binaries/setmaxnreg.fatbin")])
+    warned = report.rows[0]._replace(kind="kernel", spill_stores=1 << 20, spill_loads=1 << 20)
+    warned = warned._replace(warnings=("w",), c75=("C7510", "C7508?"), compile_time_ms=12345.0)
+    report.rows.append(warned._replace(name=f"void a::{'name' * 200}<int>()", barriers=16))
+    page = shown(browser, tmp_path, html_text(report), width)
+    chosen(page, "view", view)
+    wide = page.execute_script("""
+        const rows = document.getElementById("rows");
+        return [
+          document.documentElement.scrollWidth - innerWidth, rows.scrollWidth - rows.clientWidth
+        ];
+    """)
+    assert max(wide) <= 0
+
+
+def test_a_value_stands_once_however_many_rows_have_it():
+    """A large library has 140,000 rows, and names of thousands of characters."""
+    row = Row("k", "object", used_registers=40, name=f"void {'n' * 4000}<int>()")
+    rows = [row._replace(arch=f"sm_{a}", source=f"{n}.so") for a in (80, 90) for n in range(500)]
+    assert len(html_text(Report(rows, inputs=["k"]))) < 120_000
 
 
 def test_foreign_kernels_alone_have_a_page(browser, tmp_path):

@@ -2,12 +2,14 @@
 
 import csv
 import json
+import subprocess
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from codegen.build import nvcc
 from codegen.core.ptxas_rows import Row, csv_text
 from tests.ptx_report.cubins import cubin, fatbin, library
 from tests.ptx_report.samples import DATA
@@ -50,6 +52,27 @@ def test_a_setmaxnreg_that_misses_one_architecture_stands_first():
     assert printed(SETMAXNREG, "--by", "architecture")[-1].startswith(
         "4 kernels of several architectures, 2 with figures out of line"
     )
+
+
+def test_what_nvcc_makes_of_it_here(tmp_path):
+    """Its log has the spills, of which a binary only has the stack."""
+    try:
+        compiler = nvcc.find()
+    except nvcc.NvccNotFoundError as error:
+        pytest.skip(str(error))
+    archs = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ("90a", "100a", "120a")]
+    command = [*compiler.command, "-fatbin", "-Xptxas=-v", *archs, DATA / "src/setmaxnreg.cu"]
+    done = subprocess.run(
+        [*command, "-o", tmp_path / "k.fatbin"], capture_output=True, text=True, check=True
+    )
+    (tmp_path / "k.log").write_text(done.stdout + done.stderr)
+    (first, *_) = written(tmp_path, "architecture", tmp_path / "k.log")
+    assert first["kernel"].startswith("void consume<200>(")
+    assert first["out_of_line"].startswith("sm_100a: ")
+    spilled = {arch: first[f"{arch}.spill_bytes"] for arch in ("sm_90a", "sm_100a", "sm_120a")}
+    assert [arch for arch, size in spilled.items() if size] == ["sm_100a"]
+    (first, *_) = written(tmp_path, "architecture", tmp_path / "k.fatbin")
+    assert first["out_of_line"].startswith("sm_100a: ")
 
 
 @pytest.mark.parametrize(

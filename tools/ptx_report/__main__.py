@@ -160,7 +160,7 @@ def main(
         if json_file:
             texts.append((json_file, json_text(report, changes, view, of_view)))
         if html_file:
-            texts.append((html_file, html_text(report)))
+            texts.append((html_file, html_text(report, changes, str(old_file or ""))))
         if markdown_file:
             texts.append((markdown_file, markdown_text(report, changes)))
         read = [path for path in (old_file, budget_file) if path is not None]

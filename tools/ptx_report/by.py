@@ -12,9 +12,11 @@ from codegen.core.ptxas_rows import Row, table_text
 from . import templates
 from .architectures import Kernel, side_by_side
 from .report import Report
+from .table import worst_first
 
 _OF_ARCHITECTURE = ("used_registers", "spill_bytes", "stack_frame", "code_bytes")
 _OF_ROW = ("used_registers", "spill_bytes", "stack_frame", "smem", "code_bytes", "ptx_bytes")
+ARGUMENT = "argument "  # begins the columns of a template's arguments
 SIZES = ("code_bytes", "ptx_bytes", "stored_bytes")  # added up in totals
 
 
@@ -54,12 +56,13 @@ def _architectures(report: Report) -> Iterator[Line]:
 
 def _templates(report: Report) -> Iterator[Line]:
     """Yields a line for each row, with the arguments that differ within its template, by their
-    place; the template of most bytes first."""
-    for template, group in grouped(report.rows, shape):
+    place; the template of most bytes first, and its worst rows."""
+    for template, rows in grouped(report.rows, shape):
+        group = sorted(rows, key=worst_first)
         names, arguments = differing(group)
         for row, values in zip(group, arguments, strict=True):
             texts = {"template": template, "arch": row.arch or ""}
-            texts |= {f"argument {n}": v for n, v in zip(names, values, strict=True) if v}
+            texts |= {f"{ARGUMENT}{n}": v for n, v in zip(names, values, strict=True) if v}
             yield Line(texts, {name: getattr(row, name) for name in _OF_ROW}, [row])
 
 

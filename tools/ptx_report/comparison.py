@@ -20,6 +20,7 @@ from . import conditions
 from .annotations import Places, findings, github_lines, sarif_text
 from .diff import compare, counts
 from .operands import INSTALLED, narrowed, read
+from .page import html_text
 from .render import change_data, markdown_changes
 from .report import Report, held_against
 from .table import print_changes
@@ -33,6 +34,7 @@ _STANDARD_OUTPUT = Path("-")
 @click.argument("head", default=INSTALLED)
 @_file_option("--markdown", "markdown_file", help="Write a comment (- is standard output).")
 @_file_option("--json", "json_file", help="Write every kernel's change as JSON.")
+@_file_option("--html", "html_file", help="Write one self-contained page of both.")
 @_file_option("--sarif", "sarif_file", help="Write what got worse as SARIF 2.1.0.")
 @click.option("--github", is_flag=True, help="Print what got worse as GitHub's annotations.")
 @click.option(
@@ -47,6 +49,7 @@ def diff(
     head: str,
     markdown_file: Path | None,
     json_file: Path | None,
+    html_file: Path | None,
     sarif_file: Path | None,
     github: bool,
     fail_on: str,
@@ -90,6 +93,8 @@ def diff(
                 "changes": [change_data(change) for change in changes],
             }
             texts.append((json_file, json.dumps(data, indent=1) + "\n"))
+        if html_file:
+            texts.append((html_file, html_text(new, changes, base)))
         if sarif_file:
             texts.append((sarif_file, sarif_text(found, places)))
         check_outputs([path for path, _ in texts], [Path(n) for r in (old, new) for n in r.files])

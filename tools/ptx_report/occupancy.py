@@ -7,6 +7,7 @@ cuda_occupancy.h, with which the tests compare every row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from codegen.core.architectures import of_code
 from codegen.core.hardware import LIMITS, REGISTERS, REGISTERS_THREAD, THREADS
@@ -85,3 +86,14 @@ def occupancy(
         resident * warps / limits.warps,
         tuple(name for name, most in blocks.items() if most == resident),
     )
+
+
+@lru_cache(1 << 12)
+def highest(
+    arch: str | None, registers: int, shared_memory: int, barriers: int
+) -> Occupancy | None:
+    """Returns the highest occupancy that a launch of a kernel can have, whatever its block's size
+    is, and without shared memory that a launch asks for; None for an unknown architecture."""
+    sizes = range(WARP, THREADS + 1, WARP)
+    of_sizes = [occupancy(arch, registers, size, shared_memory, barriers) for size in sizes]
+    return max(filter(None, of_sizes), key=lambda known: known.fraction, default=None)

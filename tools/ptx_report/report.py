@@ -24,7 +24,7 @@ from .demangle import demangle
 from .diff import told_apart
 from .joining import group
 from .objects import with_machine_code
-from .occupancy import Occupancy, occupancy, reserved
+from .occupancy import Occupancy, highest, occupancy, reserved
 from .tables import Table
 
 STANDARD_INPUT = "standard input"  # the name among the files
@@ -53,6 +53,7 @@ HEADINGS = {
     "ms": "compile_time_ms",
     "kernel": "kernel_config",
 }
+_COLUMNS = tuple(COLUMN_KINDS)
 COLUMN_KINDS.update({heading: COLUMN_KINDS[name] for heading, name in HEADINGS.items()})
 
 
@@ -126,11 +127,16 @@ class Report:
         threads = kernel.derived.get("threads", kernel.threads)
         if not isinstance(threads, int) or not threads:
             return None
-        dynamic = int(kernel.derived.get("smem_bytes", kernel.shared_memory))
-        static = row.smem or 0
-        if row.kind == "object":
-            static = max(static - reserved(row.arch), 0)
-        return occupancy(row.arch, row.used_registers, threads, dynamic + static, row.barriers or 0)
+        shared = _static(row) + int(kernel.derived.get("smem_bytes", kernel.shared_memory))
+        return occupancy(row.arch, row.used_registers, threads, shared, row.barriers or 0)
+
+    def highest_occupancy(self, row: Row) -> Occupancy | None:
+        """Returns the most that a kernel's occupancy can be, if a block's threads are unknown."""
+        if row.used_registers is None or row.kind not in ("kernel", "object"):
+            return None
+        if self.occupancy(row) is not None:
+            return None
+        return highest(row.arch, row.used_registers, _static(row), row.barriers or 0)
 
     def where(self, text: str) -> Report:
         """Returns the rows for which an expression holds, over parameters, derived values, columns.
@@ -155,8 +161,17 @@ class Report:
 
     def values(self, row: Row) -> dict[str, Any]:
         """Returns what `where` knows of a row, by name."""
+        values = self.columns(row)
+        values.update((heading, values[n]) for heading, n in HEADINGS.items() if n in values)
+        values.update(self.derived(row))
+        values.update(self.parameters(row))
+        return values
+
+    def columns(self, row: Row) -> dict[str, Any]:
+        """Returns the same without a column's other names, and without its configuration's
+        parameters and derived values."""
         values: dict[str, Any] = {
-            name: value for name in COLUMN_KINDS if (value := getattr(row, name, None)) is not None
+            name: value for name in _COLUMNS if (value := getattr(row, name, None)) is not None
         }
         values["complete"] = row.incomplete is None
         if function := self.function(row):
@@ -167,10 +182,12 @@ class Report:
             values["family"], values["target"], _ = row.key.split(".", 2)
         else:
             values["template"] = templates.template(row.kernel_config)
-        values.update((heading, values[n]) for heading, n in HEADINGS.items() if n in values)
-        values.update(self.derived(row))
-        values.update(self.parameters(row))
         return values
+
+
+def _static(row: Row) -> int:
+    """Returns the shared memory that a kernel declares."""
+    return max((row.smem or 0) - (reserved(row.arch) if row.kind == "object" else 0), 0)
 
 
 def project_manifest() -> Path | None:
