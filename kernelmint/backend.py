@@ -30,8 +30,8 @@ from scikit_build_core.build import (  # noqa: F401 - the backend's other hooks,
 from scikit_build_core.settings.skbuild_read_settings import SettingsReader
 
 # By its path: an editable install of another checkout would answer the import.
-_CODEGEN = Path(__file__).resolve().parents[1] / "codegen"
-_nvcc = runpy.run_path(str(_CODEGEN / "build/nvcc.py"))
+_ROOT = Path(__file__).resolve().parents[1]
+_nvcc = runpy.run_path(str(_ROOT / "codegen/build/nvcc.py"))
 
 Settings = dict[str, Any] | None
 
@@ -107,7 +107,7 @@ def _prepare(state: Literal["wheel", "editable"], settings: Settings) -> None:
 
 def _add_licences(place: Path) -> None:
     """Adds licences to a wheel, or to its metadata's folder."""
-    command = [sys.executable, str(_CODEGEN / "sources/licences.py"), str(place)]
+    command = [sys.executable, str(_ROOT / "codegen/build/licences.py"), str(place)]
     if subprocess.run(command, check=False).returncode != 0:
         sys.exit(1)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from codegen.sources import licences
+from codegen.build import licences
 
 METADATA = "Metadata-Version: 2.2\nName: own\nVersion: 1\nLicense-File: AUTHORS\n\nText\n\nMore\n"
 

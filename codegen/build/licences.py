@@ -1,6 +1,6 @@
 """Puts the licences of a pack's sources into its wheel, and names them in the wheel's metadata.
 
-    python codegen/sources/licences.py WHEEL
+    python codegen/build/licences.py WHEEL
 
 runs in the project. WHEEL is a wheel, or the unpacked .dist-info folder of one, to which it adds
 licenses/ (PEP 639): the LICENSE, LICENCE, NOTICE and COPYING files of Kernelmint, whose headers
