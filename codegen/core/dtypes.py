@@ -19,6 +19,8 @@ _RANGES = {
     "f64": (sys.float_info.max, True),
     "e4m3fn": (448.0, False),
     "e5m2": (57344.0, True),
+    "complex64": (float.fromhex("0x1.fffffep127"), True),
+    "complex128": (sys.float_info.max, True),
 }
 
 
@@ -35,10 +37,15 @@ class Dtype(NamedTuple):
         """Returns the dtype's value of the enum: its name, unless C++ has it as a keyword."""
         return "boolean" if self.name == "bool" else self.name
 
+    @property
+    def is_floating(self) -> bool:
+        """Returns whether it is a dtype of floats, real or complex."""
+        return self.name in _RANGES
+
     def holds(self, value: float) -> bool:
         """Returns whether elements may have that value, of at most 53 bits if it is an integer;
         floats round it."""
-        if "float" in self.torch:
+        if self.is_floating:
             most, has_infinity = _RANGES[self.name]
             return math.isnan(value) or abs(value) <= most or (math.isinf(value) and has_infinity)
         if not math.isfinite(value) or value != int(value):
@@ -64,6 +71,8 @@ TABLE = (
     Dtype("u16", "uint16", 1, 16),
     Dtype("u32", "uint32", 1, 32),
     Dtype("u64", "uint64", 1, 64),
+    Dtype("complex64", "complex64", 5, 64),
+    Dtype("complex128", "complex128", 5, 128),
 )
 DTYPES = tuple(dtype.name for dtype in TABLE)
 # Names in other projects.
@@ -78,6 +87,8 @@ _OTHER_NAMES = {
     "int": "i32",
     "uint": "u32",
     "long": "i64",
+    "cfloat": "complex64",
+    "cdouble": "complex128",
 }
 
 

@@ -17,7 +17,7 @@ from codegen.spec.model import Family, Parameter, Role, Scalar, Tensor
 from codegen.spec.source import Document
 
 _OF = "gradient of "
-_FLOATS = {dtype.name for dtype in TABLE if "float" in dtype.torch}
+_FLOATS = {dtype.name for dtype in TABLE if dtype.is_floating}
 
 
 def load_gradient(

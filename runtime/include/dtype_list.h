@@ -18,5 +18,7 @@
   ROW(i16, "torch.int16", 0, 16) \
   ROW(u16, "torch.uint16", 1, 16) \
   ROW(u32, "torch.uint32", 1, 32) \
-  ROW(u64, "torch.uint64", 1, 64)
+  ROW(u64, "torch.uint64", 1, 64) \
+  ROW(complex64, "torch.complex64", 5, 64) \
+  ROW(complex128, "torch.complex128", 5, 128)
 // clang-format on

@@ -89,4 +89,18 @@ struct Float8 {
 using e4m3fn = Float8<3>;
 using e5m2 = Float8<2>;
 
+// A complex number as PyTorch, std::complex and cuComplex.h lay it out.
+template <class Real>
+struct alignas(2 * sizeof(Real)) Complex {
+  Real real, imag;
+
+  template <class Other>
+  KERNELMINT_ALWAYS_INLINE KERNELMINT_HOST_DEVICE explicit operator Complex<Other>() const {
+    return {static_cast<Other>(real), static_cast<Other>(imag)};
+  }
+};
+
+using complex64 = Complex<float>;
+using complex128 = Complex<double>;
+
 }  // namespace kernelmint

@@ -153,6 +153,14 @@ void Kernel::check_writable(const Call& call, const TensorArgument& argument,
 // elements are not, which shows without asking PyTorch.
 void Kernel::check_negative(Call& call, const TensorArgument& argument,
                             const TensorInfo& tensor) const {
+  const auto dtype = static_cast<Dtype>(tensor.dtype);
+  const bool is_complex = dtype == Dtype::complex64 || dtype == Dtype::complex128;
+  if (is_complex && call.torch.has_conj_bit(tensor.object))
+    throw InvalidArgument(
+        text(argument.name,
+             ": got a lazily conjugated view (is_conj() is true), expected its values in "
+             "memory; pass ",
+             argument.name, ".resolve_conj()"));
   const int last = tensor.rank - 1;
   if (last >= 0 && tensor.shape[last] > 1 && tensor.strides[last] == 1) return;
   if (call.torch.has_neg_bit(tensor.object))

@@ -23,7 +23,7 @@ struct DtypeRow {
 constexpr DtypeRow kDtypes[kNumDtypes] = {KERNELMINT_DTYPES(KERNELMINT_ROW)};
 #undef KERNELMINT_ROW
 
-constexpr int kMostCode = 31, kMostBits = 64;
+constexpr int kMostCode = 31, kMostBits = 128;
 
 // The dtype of each code and number of bits of DLPack's: found without a search, at every call.
 constexpr auto kByType = [] {
@@ -110,6 +110,7 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   dispatch_ = nb::getattr(module_.attr("Tensor"), "__torch_dispatch__");
   const nb::object tensor = module_.attr("empty")(0);
   is_neg_ = Method(tensor, "is_neg");
+  is_conj_ = Method(tensor, "is_conj");
   if (nb::hasattr(tensor, "has_names")) has_names_ = Method(tensor, "has_names");
   requires_grad_ = Attribute(tensor, "requires_grad");
   version_ = Attribute(tensor, "_version");
@@ -311,6 +312,8 @@ bool Torch::has_names(PyObject* tensor) const {
 }
 
 bool Torch::has_neg_bit(PyObject* tensor) { return is_neg_(tensor).ptr() == Py_True; }
+
+bool Torch::has_conj_bit(PyObject* tensor) { return is_conj_(tensor).ptr() == Py_True; }
 
 // An inference tensor has no version, which takes half as long to ask for as is_inference() does.
 bool Torch::is_inference(PyObject* tensor) { return !version_.is_there(tensor); }

@@ -83,6 +83,7 @@ class Torch {
   bool grad_enabled();
   bool requires_grad(PyObject* tensor);
   bool has_neg_bit(PyObject* tensor);
+  bool has_conj_bit(PyObject* tensor);
 
   bool is_inference(PyObject* tensor);
   bool inference_mode_enabled();
@@ -120,7 +121,7 @@ class Torch {
   PyTypeObject* tensor_type_;
   PyTypeObject* parameter_type_;
   nb::object dispatch_;  // torch.Tensor.__torch_dispatch__
-  Method is_neg_;
+  Method is_neg_, is_conj_;
   std::optional<Method> has_names_;  // PyTorch 2.13 has no names
   Attribute requires_grad_, version_;
   const dlpack::ExchangeApi* api_ = nullptr;

@@ -116,3 +116,11 @@ def test_every_dtype_is_told_apart(target, source, by_exchange):
                 cast(x)
     finally:
         _native.use_exchange_api(True)
+
+
+def test_complex_numbers(target):
+    x = torch.randn(9, 2, dtype=torch.complex64, device=device(target))
+    cast = kernel("cast", target, source="complex64", result="complex128")
+    assert torch.equal(cast(x[:, 0].contiguous()), x[:, 0].to(torch.complex128))
+    with pytest.raises(InvalidArgument, match=r"^x: got a lazily conjugated view .*resolve_conj"):
+        cast(x[:, 0].contiguous().conj())
