@@ -91,6 +91,7 @@ wheel: $(TOOLS) regenerate
 
 # A warning, such as a link that leads nowhere, is an error.
 docs: build
+	$(BIN)/python tools/build/headers_page.py
 	$(BIN)/python -m sphinx -q -W --keep-going -c docs . build/site
 	@echo "the site is build/site/index.html"
 

@@ -39,7 +39,8 @@ html_show_copyright = False
 
 PAGES = {
     "Begin": "docs/own_kernels docs/adding_a_family docs/building docs/models docs/moved",
-    "Reference": "docs/api docs/runtime docs/on_demand docs/specs docs/expressions docs/launches",
+    "Reference": "docs/api docs/runtime docs/on_demand docs/specs docs/expressions docs/launches"
+    " docs/headers",
     "Tools": "docs/ptx-report docs/ptx-report-anywhere docs/tuning docs/debugging",
     "How kernels work": "docs/sm80 docs/sm90a docs/backward docs/decoding docs/block_sparse",
     "What was measured": "docs/performance docs/tested",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,14 @@ def test_adding_a_family_shows_the_files_that_new_writes(tmp_path) -> None:
     blocks = re.findall(r"```\w+\n(.*?)```", page, re.DOTALL)
     for path in create("scale_add", tmp_path):
         assert path.read_text() in blocks, path.name
+
+
+def test_the_page_of_headers_is_theirs() -> None:
+    """If it is not: python tools/build/headers_page.py"""
+    page = runpy.run_path(str(ROOT / "tools/build/headers_page.py"))["page"]()
+    assert (ROOT / "docs/headers.md").read_text() == page
+    for member in ("Memory* data", "T* as() const", "F32 fma(F32 a, F32 b, F32 c)"):
+        assert member in page
 
 
 def test_own_kernels_names_what_init_writes(tmp_path) -> None:
