@@ -144,23 +144,26 @@ def decodes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, swapped: bool) ->
     """
     if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
         return False
-    if q.is_nested or k.is_nested or q.dim() != 4 or k.dim() != 4:
+    if q.is_nested or k.is_nested:
+        return False
+    of_q, of_k = q.shape, k.shape
+    if len(of_q) != 4 or len(of_k) != 4:
         return False
     at = 1 if swapped else 2  # the heads' dimension
-    of_q, of_k = q.shape, k.shape
     queries, heads, kv_heads, head_dim = of_q[3 - at], of_q[at], of_k[at], of_q[3]
-    is_recorded = _is_dynamo_compiling() or not (
-        type(queries) is type(heads) is type(kv_heads) is type(of_k[3 - at]) is type(of_q[0]) is int
+    rows, most = queries * heads, (_FEW_ROWS if q.is_cuda else _FEW_ON_CPU) * kv_heads
+    is_compiled = _is_dynamo_compiling()
+    if not is_compiled and type(rows) is type(most) is int and rows > most:
+        return False  # most calls end here
+    is_recorded = is_compiled or not (
+        type(rows) is type(most) is type(of_k[3 - at]) is type(of_q[0]) is int
     )
     if is_recorded and tensors.is_jit_tracing():
-        return False
-    most = (_FEW_ROWS if q.is_cuda else _FEW_ON_CPU) * kv_heads
-    if not is_recorded and queries * heads > most:
         return False
     if not isinstance(v, torch.Tensor) or v.is_nested or v.dim() != 4:
         return False
     if is_recorded:
-        if not _is_settled(queries * heads, most, of_q, of_k, v.shape, at):
+        if not _is_settled(rows, most, of_q, of_k, v.shape, at):
             return False
     elif of_k != v.shape or (of_q[0], head_dim) != (of_k[0], of_k[3]):
         return False
