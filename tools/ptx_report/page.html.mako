@@ -365,7 +365,7 @@ function fill(cell, line, name) {
     for (const note of line.notes || []) cell.append(chip(note, "bad"));
     const others = (line.warnings || []).filter(text => !text.includes("(C75")).length;
     if (others) cell.append(chip(others + (others > 1 ? " warnings" : " warning"), "warn"));
-  } else if (line.out_of_line !== undefined || VIEWS.architecture.includes(line)) {
+  } else if ($("view").value === "architecture") {
     const row = line.rows.find(row => row.arch === name), spills = row && (row.spill_bytes ?? row.stack_frame);
     cell.append(row ? [show("", row.used_registers), show("", spills) + (row.spill_bytes === undefined ? "?" : ""), show("", row.code_bytes)].join(" ") : show("", x));
     if ((line.out_of_line || "").split("; ").some(text => text.split(":")[0].split(" ").includes(name))) cell.classList.add("bad");
