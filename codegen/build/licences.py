@@ -141,7 +141,7 @@ def with_names(metadata: str, names: list[str]) -> str:
     head, blank, body = metadata.partition("\n\n")
     lines = head.split("\n")
     version = next(line for line in lines if line.startswith("Metadata-Version:"))
-    if float(version.split()[1]) < 2.4:  # which has License-File
+    if float(version.split()[1]) < 2.4:  # License-File came with 2.4
         lines[lines.index(version)] = "Metadata-Version: 2.4"
     named = [f"License-File: {name}" for name in sorted(names)]
     return "\n".join([*lines, *(line for line in named if line not in lines)]) + blank + body
@@ -178,7 +178,7 @@ def into_wheel(wheel: Path, licences: Mapping[str, bytes]) -> None:
             added.append(f"{name},sha256={digest.decode()},{len(content)}")
         changed[record] = "\n".join([*kept, *added, f"{record},,", ""]).encode()
         names = dict.fromkeys((*infos, *changed))
-        for name in sorted(names, key=lambda name: name == record):  # which comes last
+        for name in sorted(names, key=lambda name: name == record):  # RECORD comes last
             if (info := infos.get(name)) is None:
                 info = zipfile.ZipInfo(name, metadata.date_time)
                 info.compress_type = metadata.compress_type

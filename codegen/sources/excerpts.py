@@ -311,7 +311,7 @@ class _Reader:
         close."""
         tokens = [t for t in _tokens(self.text) if t.kind not in ("comment", "space")]
         following = _Token("", "", 0)
-        after = [following]  # of each token, the next that is not a directive
+        after = [following]  # for each token the next one, directives left out
         for token in reversed(tokens[1:]):
             following = following if token.kind == "directive" else token
             after.append(following)
@@ -621,7 +621,7 @@ def _names(declared: _Head) -> tuple[str, ...]:
     """Returns the names that a declaration declares."""
     head = declared.tokens
     words = [token.text for token in head]
-    is_list = False  # of variables, or of types
+    is_list = False  # several variables or types may be declared
     ends: Sequence[str] = ("=", ";")
     if "namespace" in words[:2]:  # an alias, or `using namespace`
         pass
