@@ -73,7 +73,7 @@ struct Kernel::Call {
   int num_wanted = 0;         // outputs that are asked for
   bool wants_all = false;     // returns the others too, as empty tensors
   Outputs owned;
-  std::vector<nb::object> workspace;       // what holds it
+  std::vector<nb::object> workspace;       // the tensors of its parts
   bool are_inputs_read = false;            // by who chose the kernel
   const DimensionOrder* orders = nullptr;  // each tensor's; null: as the kernel has them
   bool is_launched = false;
