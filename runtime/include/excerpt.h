@@ -1,5 +1,5 @@
-// What an excerpt of a foreign file puts around its definitions, so that every file of a library
-// may include it: codegen/sources/excerpts.py.
+// Words that an excerpt of a foreign file has around its definitions, so that every file of a
+// library may include the excerpt: codegen/sources/excerpts.py.
 #pragma once
 
 // On the CPU a library holds each definition once for every instruction set, by names of its own.
