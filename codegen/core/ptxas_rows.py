@@ -51,7 +51,7 @@ class Row(NamedTuple):
     object_key: str | None = None
     toolchain: str | None = None  # e.g. `nvcc 13.0.88`
     code: str | None = None  # fingerprint of everything that is compiled into it
-    # Instructions that read a uniform register that none writes, and the first of them; None if
+    # Instructions that read a register which nothing has written, and the first of them; None if
     # the machine code was not read.
     unwritten: int | None = None
     unwritten_at: str | None = None
@@ -59,6 +59,9 @@ class Row(NamedTuple):
     ptx_bytes: int | None = None
     machine_code: str | None = None  # hash of its instructions
     stored_bytes: int | None = None  # share of the file's bytes, compressed as they are
+    # Instructions that touch registers of an asynchronous product before it is done, as above.
+    in_flight: int | None = None
+    in_flight_at: str | None = None
 
     @property
     def kernel_config(self) -> str:
@@ -105,9 +108,10 @@ class Row(NamedTuple):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Returns unwritten registers, the C75xx codes, and the missing figures."""
+        """Returns faults of the machine code, the C75xx codes, and the missing figures."""
         return (
             *([f"unwritten {self.unwritten_at}"] if self.unwritten else []),
+            *([f"in flight {self.in_flight_at}"] if self.in_flight else []),
             *self.c75,
             *([f"incomplete: {self.incomplete}"] if self.incomplete else []),
         )
@@ -149,6 +153,8 @@ COLUMNS = (
     "ptx_bytes",
     "machine_code",
     "stored_bytes",
+    "in_flight",
+    "in_flight_at",
 )
 _SEPARATOR = " | "
 # A spreadsheet takes a cell that begins with one of these for a formula, unless it is a number. An

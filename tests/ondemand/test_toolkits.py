@@ -13,7 +13,7 @@ from runtime import BuildError
 from tools.ptx_report import advising
 from tools.ptx_report.__main__ import main
 from tools.ptx_report.compiling import Compiled, Variant
-from tools.ptx_report.objects import find_cuobjdump
+from tools.ptx_report.objects import find_tool
 
 NVCC = shutil.which("nvcc")
 
@@ -25,7 +25,7 @@ def key(family, cache):
     return f"{family.name}.sm80.f32-t256-n1024"
 
 
-@pytest.mark.skipif(NVCC is None or find_cuobjdump() is None, reason="no nvcc, or no cuobjdump")
+@pytest.mark.skipif(NVCC is None or find_tool("nvdisasm") is None, reason="no nvcc, or no nvdisasm")
 def test_a_set_is_recorded_with_the_kernels_that_a_toolkit_has_trouble_with(family, key, tmp_path):
     family.edit("#pragma once", "#pragma once\n#ifdef OTHER\n#error too old\n#endif", "sm80.cuh")
     other, own = tmp_path / "nvcc", toolkits.find(NVCC).version

@@ -23,7 +23,7 @@ from tools.ptx_report.binary.fatbin import BinaryError, Budget
 
 BINARIES = DATA / "binaries"
 NAMES = ("cuda12.4", "cuda13.0", "setmaxnreg")  # Zstandard, LZ4 and its cubins of the older ABI
-CUOBJDUMP = objects.find_cuobjdump()
+CUOBJDUMP = objects.find_tool("cuobjdump")
 
 
 def run(*arguments):

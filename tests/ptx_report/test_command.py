@@ -409,13 +409,13 @@ def test_objects(tmp_path):
     assert all(row["spilled"] == row["spill_stores"] == "" for row in rows)  # it does not say
 
 
-def test_instructions_without_cuobjdump(monkeypatch, tmp_path):
+def test_instructions_without_nvdisasm(monkeypatch, tmp_path):
     path = tmp_path / "k.cubin"
     path.write_bytes(cubin([Row("k")]))
-    monkeypatch.setattr("tools.ptx_report.objects.find_cuobjdump", lambda: None)
+    monkeypatch.setattr("tools.ptx_report.objects.find_tool", lambda name: None)
     result = run(path, "--sass")
     assert result.exit_code == 2
-    assert "needs cuobjdump" in result.output
+    assert "needs nvdisasm" in result.output
 
 
 def bad_inputs(folder):

@@ -1,4 +1,4 @@
-"""Machine code that reads uniform registers which no instruction writes."""
+"""Machine code that reads what nothing has written, or uses what a product still needs."""
 
 import os
 import re
@@ -12,13 +12,17 @@ from codegen.build import nvcc
 from codegen.core.ptxas_rows import csv_text, read_csv
 from tests.ptx_report.cubins import cubin, resource_usage
 from tests.ptx_report.samples import DATA
-from tools.ptx_report import gate, objects, sass
+from tools.ptx_report import gate, objects
 from tools.ptx_report.__main__ import main
+from tools.ptx_report.machine_code import faults
+from tools.ptx_report.machine_code.listing import Instruction, functions
+from tools.ptx_report.machine_code.operands import effect
 
 WRONG = DATA / "src" / "unwritten.ptx"  # ptxas 13.0.88 compiles it wrongly for 9.0
-LISTING = DATA / "cuobjdump13.1_unwritten.txt"
+LISTING = DATA / "nvdisasm13.1_unwritten.txt"
 KEY = "flash_decode.sm80.bf16-d64-c128-w8-s3"
 COUNT = 2
+CONDITION = "UISETP.NE.AND UP0, UPT, URZ, URZ, UPT"
 FIRST = "UR0 UR1 UR2: LDGSTS.E.BYPASS.128 [R0+UR0], desc[UR1][R10.64], !P0 at 0x05c0"
 
 
@@ -26,18 +30,25 @@ def run(*arguments):
     return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
-def listing(*instructions, name="k", arch="sm_90"):
-    """What cuobjdump prints of a function of these instructions."""
-    lines = [f"\tcode for {arch}\n", f"\t\tFunction : {name}\n"]
-    for at, instruction in enumerate(instructions):
-        lines += [f"        /*{16 * at:04x}*/   {instruction} ;   /* 0x00000a00ff017b82 */\n"]
-        lines += ["                                           /* 0x000fe20000000800 */\n"]
-    return "".join(lines)
+def listing(*instructions, name="k", arch="sm_90", is_kernel=False):
+    """What nvdisasm prints of a function of these instructions and labels."""
+    lines = [f"\t.target\t{arch}", f'\t.section\t.text.{name},"ax",@progbits']
+    if is_kernel:
+        lines.append(f'        .other          {name},@"STO_CUDA_ENTRY STV_DEFAULT"')
+    at = 0
+    for instruction in instructions:
+        if instruction.endswith(":"):
+            lines.append(instruction)
+        else:
+            lines.append(f"        /*{at:04x}*/                   {instruction} ;")
+            at += 16
+    return "\n".join([*lines, ""])
 
 
-def unwritten(*instructions):
-    (function,) = sass.functions(listing(*instructions).splitlines(keepends=True))
-    return function.unwritten
+def unwritten(*instructions, **options):
+    (function,) = functions(listing(*instructions, **options))
+    found = faults.of_function(function).unwritten
+    return len(found), found[0] if found else ""
 
 
 @pytest.mark.parametrize(
@@ -46,12 +57,12 @@ def unwritten(*instructions):
         "ULDC.64 UR4, c[0x0][0x208]",
         "LDCU.128 UR4, c[0x0][0x380]",
         "LDCU.128 UR2, c[0x0][0x380]",
-        "UIMAD.WIDE.U32 UR4, UR5, UR4, URZ",
+        "UIMAD.WIDE.U32 UR4, URZ, 0x4, URZ",
         "@!UP0 ULDC.64 UR4, c[0x0][0x208]",
     ],
 )
 def test_an_instruction_may_write_a_pair_and_more(write):
-    assert unwritten(write, "LDG.E R4, desc[UR4][R4.64]") == (0, "")
+    assert unwritten(CONDITION, write, "LDG.E R4, desc[UR4][R4.64]") == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -62,16 +73,16 @@ def test_an_instruction_may_write_a_pair_and_more(write):
         "S2UR UR4, SR_CTAID.X",
         "R2UR UR4, R9",
         "R2UR.OR P0, UR4, R9",
-        "UIADD3 UR4, UP0, UR4, 0x80, URZ",
+        "UIADD3 UR4, UP1, URZ, 0x80, URZ",
         "ELECT P0, UR4, PT",
-        "@UP1 USEL UR4, URZ, 0x1, UP0",
+        "@UP0 USEL UR4, URZ, 0x1, UP0",
         "REDUX.SUM UR4, R5",
     ],
 )
 def test_each_instruction_that_writes_one(write):
-    assert unwritten(write, "IADD3 R4, R4, UR4, RZ") == (0, "")
-    count, first = unwritten(write, "LDG.E R4, desc[UR4][R4.64]")
-    assert (count, first) == (1, "UR5: LDG.E R4, desc[UR4][R4.64] at 0x0010")
+    assert unwritten(CONDITION, write, "IADD3 R4, R4, UR4, RZ") == (0, "")
+    count, first = unwritten(CONDITION, write, "LDG.E R4, desc[UR4][R4.64]")
+    assert (count, first) == (1, "UR5: LDG.E R4, desc[UR4][R4.64] at 0x0020")
 
 
 @pytest.mark.parametrize(
@@ -79,12 +90,13 @@ def test_each_instruction_that_writes_one(write):
     [
         ("@!P1 LDG.E R4, desc[UR14][R4.64]", "UR14 UR15"),
         ("LDGSTS.E.BYPASS.128 [R99+UR0+0x8000], desc[UR1][R84.64], !P0", "UR0 UR1 UR2"),
-        ("HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], R24, !UPT", "UR8 UR9"),
+        ("HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], R24, !UPT", "UR8 UR9 UR10 UR11"),
+        ("HGMMA.64x8x16.F32 R24, R4, gdesc[UR8], R24, gsb0", "UR10 UR11"),
         ("UISETP.NE.AND UP0, UPT, UR7, URZ, UPT", "UR7"),
         ("UMOV UR4, UR7", "UR7"),
         ("STS [UR7+0x10], R4", "UR7"),
         ("IMAD R4, R5.reuse, UR7, R6", "UR7"),
-        ("UTMALDG.4D [UR8], [UR12], desc[UR16]", "UR8 UR12 UR16 UR17"),
+        ("UTMALDG.4D [UR8], [UR12], desc[UR16]", "UR8 UR9 UR10 UR11 UR12 UR13 UR16 UR17"),
     ],
 )
 def test_what_is_read(read, registers):
@@ -92,15 +104,144 @@ def test_what_is_read(read, registers):
     assert unwritten("UMOV UR20, 0x1", read) == (1, f"{registers}: {text} at 0x0010")
 
 
-def test_a_write_anywhere_in_the_function_counts_and_none_of_another_function():
-    later = listing("IADD3 R4, R4, UR4, RZ", "UMOV UR4, 0x1", name="a")
-    other = listing("IADD3 R4, R4, UR4, RZ", name="b")
-    found = {f.symbol: f.unwritten[0] for f in sass.functions((later + other).splitlines())}
-    assert found == {"a": 0, "b": 1}
+def test_only_a_write_on_the_way_counts():
+    read, write = "IADD3 R4, R4, UR4, RZ", "UMOV UR4, 0x1"
+    assert unwritten(read, write) == (1, f"UR4: {read} at 0x0000")
+    assert unwritten(".L_0:", read, write, "@P0 BRA `(.L_0)") == (0, "")  # a second round has it
+    skipped = ("@P0 BRA `(.L_0)", write, ".L_0:", read)
+    assert unwritten(*skipped) == (0, "")  # R4 may not matter then
+    assert unwritten("BRA `(.L_0)", write, ".L_0:", read)[0] == 1
+
+
+def test_an_address_is_written_on_every_way():
+    load = "LDG.E R4, desc[UR4][R4.64]"
+    some = ("@P0 BRA `(.L_0)", "ULDC.64 UR4, c[0x0][0x208]", ".L_0:", load)
+    assert unwritten(*some) == (1, f"UR4 UR5 on a path: {load} at 0x0020")
+    assert unwritten(*some[:2], "BRA `(.L_1)", ".L_0:", some[1], ".L_1:", load) == (0, "")
+    assert unwritten("@P0 EXIT", *some[1:]) == (0, "")
+
+
+def test_a_called_function_writes_and_reads_for_its_caller():
+    body = ("CALL.REL.NOINC `(f)", "LDG.E R4, desc[UR4][R4.64]", "EXIT", "f:")
+    assert unwritten(*body, "ULDC.64 UR4, c[0x0][0x208]", "RET.REL.NODEC R2 `(k)") == (0, "")
+    assert unwritten(*body, "RET.REL.NODEC R2 `(k)")[0] == 1
+    assert unwritten(*body, "IADD3 R4, R4, UR9, RZ", "EXIT")[1].startswith("UR9: ")
+    assert unwritten("CALL.ABS.NOINC `(elsewhere)", *body[1:3]) == (0, "")
+
+
+def test_a_kernel_starts_with_nothing_and_a_device_function_with_its_arguments():
+    code = ("@P0 IADD3 R4, R5, R5, RZ", "BSYNC B0")
+    assert unwritten(*code, is_kernel=True)[0] == 2
+    assert unwritten(*code) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "PRMT R4, RZ, 0x7610, R4",  # sets one half
+        "LOP3.LUT R4, R4, 0xfffffff7, RZ, 0xc0, !PT",  # sets one bit
+        "BMOV.32.CLEAR RZ, B0",
+        "HGMMA.64x8x16.F32 R24, gdesc[UR8], R24, UP0, gsb0",  # its sums begin at 0
+    ],
+)
+def test_what_was_there_before_may_be_anything(part):
+    before = ("UMOV.64 UR8, 0x0", "UMOV.64 UR10, 0x0", "UISETP.NE.AND UP0, UPT, UR8, URZ, UPT")
+    assert unwritten(*before, part, is_kernel=True) == (0, "")
 
 
 def test_no_uniform_register_is_read_that_is_not_one():
-    assert unwritten("IADD3 R4, R4, URZ, RZ", "BRA.U UP0, 0x10", "EXIT") == (0, "")
+    assert unwritten(CONDITION, "IADD3 R4, R4, URZ, RZ", "BRA.U UP0, 0x10", "EXIT") == (0, "")
+
+
+# Real machine code, altered
+
+ARCHITECTURES = ("sm80", "sm86", "sm89", "sm90a", "sm100", "sm120")
+
+
+def real(arch):
+    """The kernels of `src/faults.cu` for an architecture, by name."""
+    text = (DATA / f"nvdisasm13.1_faults_{arch}.txt").read_text()
+    return {function.symbol: function for function in functions(text)}
+
+
+def altered(function, at, operation="NOP", operands=""):
+    """The faults of a function with one instruction replaced."""
+    old = function.instructions[at]
+    function.instructions[at] = Instruction(old.address, "", operation, operands, old.source)
+    found = faults.of_function(function)
+    function.instructions[at] = old
+    return found
+
+
+def places(function, operation):
+    return [at for at, i in enumerate(function.instructions) if i.operation.startswith(operation)]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_right_kernels_have_no_fault(arch):
+    kernels = real(arch)
+    assert "walk" in kernels
+    assert all(function.is_kernel for function in kernels.values())
+    assert not any(any(faults.of_function(function)) for function in kernels.values())
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_without_a_write_that_is_the_only_one(arch):
+    function = real(arch)["walk"]
+    writes = [effect(i.operation, i.operands).writes for i in function.instructions]
+    reads = 0
+    for instruction in function.instructions:
+        reads |= effect(instruction.operation, instruction.operands).reads
+    planted = 0
+    for at, own in enumerate(writes):
+        others = 0
+        for other in writes[:at] + writes[at + 1 :]:
+            others |= other
+        if own & ~others & reads:
+            planted += 1
+            assert altered(function, at).unwritten, function.instructions[at]
+    assert planted >= 4
+
+
+def test_a_fault_names_the_line_of_the_source():
+    function = real("sm90a")["walk"]
+    (at,) = (
+        at for at in places(function, "ULDC.64") if "UR8" in function.instructions[at].operands
+    )
+    first = altered(function, at).unwritten[0]
+    assert re.fullmatch(
+        r"UR8 UR9: LDG\.E R5, desc\[UR8\]\[R4\.64\] at 0x\w+ \(.*faults\.cu:\d+\)", first
+    )
+
+
+def test_a_left_operand_is_overwritten_before_the_wait():
+    function = real("sm90a")["product"]
+    (product,) = places(function, "HGMMA")
+    function.instructions.insert(product + 1, function.instructions[product])
+    found = altered(function, product + 1, "IMAD.WIDE.U32", "R28, R7, 0x10, R4")
+    assert [text.partition(" at ")[0] for text in found.in_flight] == [
+        "R28 R29: IMAD.WIDE.U32 R28, R7, 0x10, R4"
+    ]
+    assert not altered(function, product + 1, "MOV", "R32, RZ").in_flight
+
+
+@pytest.mark.parametrize("operands", ["", "gsb0, 0x1"])
+def test_without_a_wait_sums_are_read_and_left_operands_overwritten(operands):
+    function = real("sm90a")["product"]
+    (wait,) = places(function, "WARPGROUP.DEPBAR")
+    operation = "WARPGROUP.DEPBAR.LE" if operands else "NOP"
+    found = altered(function, wait, operation, operands).in_flight
+    assert found[-4].split()[:3] == ["R24:", "STG.E", "desc[UR4][R2.64],"]
+    assert any("LDG.E.128 R28" in text for text in found)  # in the next round
+
+
+def test_groups_are_waited_for_in_their_order():
+    one, two = (f"HGMMA.64x8x16.F32 R{r}, gdesc[UR8], R{r}, gsb0" for r in (24, 32))
+    (function,) = functions(
+        listing(one, two, "WARPGROUP.DEPBAR.LE gsb0, 0x1", "MOV R0, R24", "MOV R1, R32")
+    )
+    (found,) = faults.of_function(function).in_flight
+    assert found == "R32: MOV R1, R32 at 0x0040"
 
 
 # The command
@@ -108,10 +249,10 @@ def test_no_uniform_register_is_read_that_is_not_one():
 
 @pytest.fixture
 def printed(monkeypatch, tmp_path):
-    """An object, and the file that cuobjdump prints of it: what it printed of `WRONG`."""
+    """An object, and the file that nvdisasm prints of it: what it printed of `WRONG`."""
     text = tmp_path / "printed.txt"
     shutil.copy(LISTING, text)
-    tool = tmp_path / "cuobjdump"
+    tool = tmp_path / "nvdisasm"
     tool.write_text(f"#!/bin/sh\nexec cat {text}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -177,19 +318,18 @@ def test_a_log_holds_no_machine_code(tmp_path):
 
 def test_a_kernel_whose_machine_code_is_not_there_does_not_pass(printed):
     path, text = printed
-    text.write_text(text.read_text().replace("Function : _Z", "Function : _Y"))
+    text.write_text(text.read_text().replace(".text._Z", ".text._Y"))
     result = run(path, "--sass", "--check")
     assert (result.exit_code, "its machine code is not in" in result.output) == (2, True)
 
 
 def test_what_cannot_be_disassembled(printed):
-    path, text = printed
-    tool = path.with_name("cuobjdump")
-    fails = "echo 'Could not find nvdisasm' >&2; exit 255"
-    tool.write_text(f"#!/bin/sh\nif [ $1 = -sass ]; then {fails}; fi\nexec cat {text}\n")
+    path, _ = printed
+    tool = path.with_name("nvdisasm")
+    tool.write_text("#!/bin/sh\necho 'nvdisasm fatal: SM60 is deprecated' >&2; exit 255\n")
     result = run(path, "--sass")
     assert result.exit_code == 2
-    assert "cannot be disassembled; cuobjdump says: Could not find nvdisasm" in result.output
+    assert "cannot be disassembled; nvdisasm says: nvdisasm fatal: SM60" in result.output
 
 
 # The compiler
@@ -212,7 +352,7 @@ def ptxas():
     return program
 
 
-@pytest.mark.skipif(objects.find_cuobjdump() is None, reason="no cuobjdump")
+@pytest.mark.skipif(objects.find_tool("nvdisasm") is None, reason="no nvdisasm")
 def test_what_ptxas_13_0_88_compiles_wrongly(tmp_path):
     """The kernel of `WRONG`, cut down; if this fails with 13.0.88, the check has gone blind."""
     path = tmp_path / "k.cubin"

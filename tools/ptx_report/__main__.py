@@ -65,7 +65,8 @@ class _Command(click.Command):
 @click.option("--installed", is_flag=True, help="The report of all installed packs.")
 @click.option(
     "--sass", "machine_code", is_flag=True,
-    help="Read the machine code of objects and packs: registers that no instruction writes.",
+    help="Read the machine code of objects and packs: registers that are read unwritten, or used "
+    "while a product is in flight.",
 )  # fmt: skip
 @_file_option(
     "--csv", "csv_file", help="Write the rows, or the lines of --by, as CSV (- is standard output)."

@@ -72,6 +72,9 @@ def _of_kernel(key: str, result: Compiled, known: Iterable[verified.Row]) -> Ite
         bad = next((f"{row.unwritten} instructions read registers that none writes: "
                     f"{str(row.unwritten_at).partition(':')[0]}"
                     for row in rows if row.unwritten), "")  # fmt: skip
+        bad = bad or next((f"{row.in_flight} instructions use registers in flight: "
+                           f"{str(row.in_flight_at).partition(':')[0]}"
+                           for row in rows if row.in_flight), "")  # fmt: skip
         named = of_code(arch)
         of_device = f"sm_{named.capability}" if named else arch
         code = result.codes.get((key, of_device))

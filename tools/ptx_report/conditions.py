@@ -21,8 +21,9 @@ _FIGURES = {
     "bytes": "code_bytes",
     "c75": "c75",
     "unwritten": "unwritten",
+    "in_flight": "in_flight",
 }
-_FROM_NOTHING = ("spill_bytes", "c75", "unwritten")
+_FROM_NOTHING = ("spill_bytes", "c75", "unwritten", "in_flight")
 _TOTALS = {"size": ("code_bytes", "bytes of code"), "seconds": ("compile_time_ms", "ms of ptxas")}
 _VERDICTS = ("worse", "added", "removed")
 _CONDITION = re.compile(r"([a-z]\w*)(?:([+-])(\d+(?:\.\d+)?)(%?))?", re.IGNORECASE)

@@ -15,6 +15,7 @@ from .occupancy import Occupancy, reserved
 # Figures that are compared, the gravest first: the first that differs decides the verdict.
 LABELS = {
     "unwritten": "reads of unwritten registers",
+    "in_flight": "uses of registers in flight",
     "c75": "C75xx notes",
     "spill_bytes": "spill bytes",
     "used_registers": "registers",
@@ -122,7 +123,7 @@ class Change:
 
     def _is_mixed(self, deltas: dict[str, tuple[int, int]]) -> bool:
         if not {"used_registers", "stack_frame"} <= deltas.keys() or next(iter(deltas)) in (
-            "unwritten", "c75", "spill_bytes",
+            "unwritten", "in_flight", "c75", "spill_bytes",
         ):  # fmt: skip
             return False
         (registers, more), (stack, larger) = deltas["used_registers"], deltas["stack_frame"]

@@ -56,19 +56,22 @@ class Verdict:
 
 
 def check_machine_code(rows: Iterable[Row], verdict: Verdict) -> None:
-    """Reports the rows whose machine code reads a register that no instruction writes."""
+    """Reports the rows whose machine code has a fault."""
     for row in rows:
         if row.unwritten is None:
             continue
         verdict.checked.add(row)
-        if row.unwritten:
-            reason = (
-                f"{counted(row.unwritten, 'instruction')} with uniform registers that none "
-                f"writes, {row.unwritten_at}: ptxas compiled it wrongly, and a GPU stops at it or "
-                "computes nonsense: use another configuration or another nvcc (docs/ptx-report.md, "
-                "Wrong machine code)"
-            )
-            verdict.offences.append(Offence(row, reason))
+        for count, what, first in (
+            (row.unwritten, "with registers that nothing has written", row.unwritten_at),
+            (row.in_flight, "with registers of a product that is in flight", row.in_flight_at),
+        ):
+            if count:
+                reason = (
+                    f"{counted(count, 'instruction')} {what}, {first}: ptxas compiled it wrongly, "
+                    "and a GPU stops at it or computes nonsense: use another configuration or "
+                    "another nvcc (docs/ptx-report.md, Wrong machine code)"
+                )
+                verdict.offences.append(Offence(row, reason))
 
 
 class Accepted:
@@ -344,6 +347,8 @@ def merged(path: Path, new: Sequence[Row]) -> str:
             warnings=(),
             unwritten=None,
             unwritten_at=None,
+            in_flight=None,
+            in_flight_at=None,
         )
         for row in [*kept, *new]
     ]

@@ -120,6 +120,8 @@ def summary(report: Report) -> str:
         parts.append(f"{serialised} with C75xx notes")
     if any(row.unwritten is not None for row in rows):
         parts.append(f"{sum(bool(row.unwritten) for row in rows)} with unwritten registers")
+    if overtaken := sum(bool(row.in_flight) for row in rows):
+        parts.append(f"{overtaken} with registers used in flight")
     if report.statistics.unknown:
         parts.append(f"{counted(report.statistics.unknown, 'line')} not understood (--verbose)")
     return ", ".join(parts)
