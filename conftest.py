@@ -132,6 +132,8 @@ def separate_build() -> Callable[..., SeparateBuild]:
             *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation"),
             *("--wheel-dir", folder / "dist", "-C", f"build-dir={folder / 'build'}"),
             *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={folder / 'generated'}"),
+            # Kernels have flags of their own; the extension's speed is of no interest.
+            *("-C", "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0"),
             *(part for define in defines for part in ("-C", f"cmake.define.{define}")),
         )
         assert done.returncode == 0, done.stdout[-4000:]

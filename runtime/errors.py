@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import reprlib
+import sys
 from collections.abc import Sequence
-
-import torch
 
 from codegen.core.packs import PackError as PackError
 from codegen.core.words import did_you_mean
@@ -33,7 +32,9 @@ class BuildError(RuntimeError):
 
 class _Repr(reprlib.Repr):
     def repr1(self, x: object, level: int) -> str:
-        if isinstance(x, torch.Tensor):  # a tensor's memory may be freed, or on a busy device
+        torch = sys.modules.get("torch")  # commands that call no kernel do without PyTorch
+        if torch is not None and isinstance(x, torch.Tensor):
+            # A tensor's memory may be freed, or on a busy device.
             return f"a {type(x).__name__} of shape {list(x.shape)}"
         return super().repr1(x, level)
 

@@ -25,7 +25,7 @@ def cmake_flags(file: str) -> set[str]:
     targets there are."""
     if not COMMANDS.is_file():
         pytest.skip("no `make build` was made here")
-    entry = next(e for e in json.loads(COMMANDS.read_text()) if re.search(file, e["file"]))
+    entry = next(e for e in json.loads(COMMANDS.read_text()) if re.search(file, e["command"]))
     words = shlex.split(entry["command"])
     words = [
         w for before, w in zip(["", *words], words, strict=False) if before not in ("-o", "-x")
@@ -49,7 +49,7 @@ def architectures(flags: set[str]) -> set[str]:
 
 
 def test_the_host_and_the_kernels_of_the_cpu() -> None:
-    kernel = cmake_flags(r"flash_forward/cpu_[0-9].*\.cpp")
+    kernel = cmake_flags(r"kernelmint_flash_forward_cpu_\w+\.dir/Unity/")
     (isa,) = (f.partition("=")[2] for f in kernel if f.startswith("-DKERNELMINT_ISA="))
     recipe = compilers.cpu(isa)
     assert flags_of(recipe.device) == kernel

@@ -16,6 +16,8 @@ import pytest
 
 from tests.tools import forward_alone
 
+pytestmark = pytest.mark.xdist_group("planted fault")  # each target's build is made once
+
 ROOT = Path(__file__).resolve().parents[2]
 DEBUG = """
 import runpy

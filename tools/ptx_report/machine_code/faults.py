@@ -1,4 +1,4 @@
-"""What cannot be right in a function's machine code, whatever its source is.
+"""Faults in a function's machine code: instructions that are wrong whatever the source is.
 
 Unwritten: an instruction reads a register that no instruction on any way to it writes; or takes an
 address, a descriptor or a condition from one that is not written on some way. Elsewhere a value may
@@ -26,7 +26,7 @@ _JUMPS = {"BRA", "JMP"}
 _TABLES = {"BRX", "BRXU", "JMX", "JMXU"}  # jumps to where a register says
 _ENDS = {"EXIT", "KILL", "RET"}
 _TRANSFERS = {*_JUMPS, *_TABLES, *_ENDS, "CALL"}
-_GROUPS = 8  # of products in flight that are told apart; older ones count as one
+_GROUPS = 8  # the products in flight that are told apart; older ones count as one
 
 
 class Faults(NamedTuple):
@@ -41,7 +41,7 @@ class _Call(NamedTuple):
     after: int
 
 
-# Of the registers in flight: sums, and left operands.
+# The registers in flight: sums, and left operands.
 _Group = tuple[int, int]
 # Products since the last commit, then the groups that were committed, the newest first.
 _InFlight = tuple[_Group, ...]
@@ -69,7 +69,7 @@ class _Paths:
         self.successors = [self._successors(index) for index in range(len(self.blocks))]
         self._resolve_tables()
         self.writes: list[int] = []
-        self.exposed: list[int] = []  # what a block reads before it writes it
+        self.exposed: list[int] = []  # the registers that a block reads before it writes them
         for block in self.blocks:
             written = exposed = 0
             for at in block:
@@ -160,7 +160,7 @@ class _Paths:
         if callee is None:
             return EVERY
         if callee not in callees:
-            callees[callee] = EVERY  # of a call within itself
+            callees[callee] = EVERY  # a call within itself
             state = self._flow(callee, 0, join, callees)
             of_all: int | None = None
             for index in self.returns & state.keys():

@@ -46,8 +46,8 @@ class Effect(NamedTuple):
 
     reads: int
     writes: int
-    addresses: int  # those that it reads as a part of an address or a descriptor
-    product: int  # those that an asynchronous product reads and writes after it was issued
+    addresses: int  # the registers that it reads as a part of an address or a descriptor
+    product: int  # the registers that an asynchronous product reads and writes after it was issued
 
 
 class _Widths(NamedTuple):
