@@ -108,3 +108,11 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+def run_module(
+    module: str, *arguments: str | Path, folder: Path, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Does what `subprocess.run([python, "-m", module, *arguments])` does."""
+    source = f"import runpy\nrunpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return run(source, *arguments, folder=folder, environment=environment)

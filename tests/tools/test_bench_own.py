@@ -6,13 +6,12 @@ from __future__ import annotations
 import csv
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from codegen import scaffold
+from tests import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 OTHERS = """
@@ -49,12 +48,9 @@ def folder(tmp_path_factory):
 
 def bench(folder, *options):
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-m", "kernelmint", "bench", "my_kernels_scale_add", "--seconds", "0",
-         *options],
-        cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200"},
-    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+    command = ("bench", "my_kernels_scale_add", "--seconds", "0", *options)
+    return warm_python.run_module("kernelmint", *command, folder=folder, environment=environment)
 
 
 def test_each_contender_is_measured_or_says_why_not(folder) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from codegen import scaffold
+from tests import warm_python
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "mine.cpu.f32-h1024-n8192"
@@ -40,10 +39,8 @@ def folder(tmp_path_factory):
 
 def run(folder, *arguments):
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.run(
-        [sys.executable, "-m", "kernelmint", *arguments], cwd=folder, capture_output=True,
-        text=True, check=False, env={**os.environ, "PYTHONPATH": path, "COLUMNS": "200"},
-    )  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+    return warm_python.run_module("kernelmint", *arguments, folder=folder, environment=environment)
 
 
 @pytest.mark.parametrize(

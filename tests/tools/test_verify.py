@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from codegen.core.verified import Row
 from runtime import packs
 from runtime import verified as found_before
 from runtime.__main__ import collect
+from tests import warm_python
 
 RIGHT, WRONG, DEADLY = (f"checked_sum.cpu.{dtype}-n8192" for dtype in ("f32", "bf16", "fp16"))
 FAULTS = """  void combine(const T* x, const T* y, T* z) const {
@@ -37,9 +37,9 @@ def run(folder: Path, *command: str, required: bool = False) -> subprocess.Compl
     environment = {**os.environ, "KERNELMINT_CACHE_DIR": str(folder / "cache")}
     if required:
         environment["KERNELMINT_REQUIRE"] = "verified"
-    return subprocess.run(
-        [sys.executable, *command], cwd=folder, env=environment, text=True, capture_output=True
-    )
+    option, first, *arguments = command
+    start = {"-c": warm_python.run, "-m": warm_python.run_module}[option]
+    return start(first, *arguments, folder=folder, environment=environment)
 
 
 def asked_for(folder: Path, key: str) -> str:
