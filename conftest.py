@@ -21,6 +21,9 @@ ROOT = Path(__file__).resolve().parent
 if not torch.cuda.is_available():  # before anything imports Triton, which reads it then
     os.environ.setdefault("TRITON_INTERPRET", "1")
 os.environ["KERNELMINT_CACHE_DIR"] = str(ROOT / "build/cache")
+# Two processes that package the same graph write the same files, and read them half written.
+_worker = os.environ.get("PYTEST_XDIST_WORKER", "main")
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(ROOT / "build/inductor" / _worker)
 # `make test` draws the same examples every time, `make fuzz` other and more ones.
 settings.register_profile("gate", deadline=None, derandomize=True)
 settings.register_profile("long", deadline=None, max_examples=10_000)
