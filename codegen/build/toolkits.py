@@ -43,7 +43,7 @@ def find(name: str, wheels: Sequence[Path] = ()) -> Toolkit:
         wheels: folders of PyPI's wheels, which are unpacked into the cache.
 
     Raises:
-        ToolkitError: there is none.
+        ToolkitError: no toolkit has this path or version.
     """
     if not _VERSION.fullmatch(name):
         return _at(Path(name))

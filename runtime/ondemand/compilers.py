@@ -140,8 +140,8 @@ def cxx() -> Compiler:
 
 
 def toolkit(command: tuple[str, ...] | None = None) -> Toolkit:
-    """Returns the toolkit of the nvcc that a command runs, or of the one that compiles here. Raises
-    BuildError if there is none."""
+    """Returns the toolkit of the nvcc that `command` runs; without a command, of the nvcc that
+    compiles here. Raises BuildError if no nvcc compiles here."""
     try:
         command = command or nvcc.find().command
     except nvcc.NvccNotFoundError as error:
@@ -214,7 +214,7 @@ def cpu(isa: str) -> Recipe:
 
 def cuda(architectures: tuple[str, ...], command: tuple[str, ...] | None = None) -> Recipe:
     """Returns how a CUDA target's kernels are compiled for architectures, such as "80" and
-    "90a", by the nvcc that a command runs, or by the one that compiles here."""
+    "90a": by the nvcc that `command` runs; without a command, by the nvcc that compiles here."""
     kit = toolkit(command)
     code = tuple(f"--generate-code=arch=compute_{a},code=[sm_{a}]" for a in architectures)
     return Recipe(

@@ -86,8 +86,8 @@ def expected(x: torch.Tensor, y: torch.Tensor, alpha: float) -> torch.Tensor:
 @pytest.mark.parametrize("isa", ["baseline", "avx2"])
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_cpu_kernel_of_plain_sources_computes(pack, twice, isa, monkeypatch) -> None:
-    """Its own flags reached shard and source, its definitions and both kinds of foreign headers;
-    source and excerpt are those of the instruction set."""
+    """The target's flags and definitions reach shard and source, and so do both kinds of foreign
+    headers; each instruction set has its own source and excerpt."""
     monkeypatch.setenv("KERNELMINT_CPU_ISA", isa)
     x, y = torch.randn(2, 1001)
     z = torch.full((1001,), torch.nan)

@@ -72,7 +72,7 @@ def test_dependent_steps_in_a_graph():
 
 
 def rounds_of_sums(x, rounds):
-    """What grid_sums computes, by whole numbers."""
+    """Computes the results of grid_sums with whole numbers."""
     y = x.cpu().long()
     for _ in range(rounds):
         y = (y + y.sum()) % 2**32

@@ -1,5 +1,5 @@
-"""What a spec says of results beyond a shape: a dtype that the caller chooses, the value that
-elements have before the kernel runs, and an extent that only the kernel finds."""
+"""Results: a dtype that the caller chooses, a value that elements have before the kernel runs, and
+an extent that only the kernel finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What toolkits make of a family's kernels: kept beside its specs, and asked before a build."""
+"""The table of toolkits: it lies beside a family's specs, and a build reads it first."""
 
 import shutil
 

@@ -31,7 +31,7 @@ def run(*arguments):
 
 
 def listing(*instructions, name="k", arch="sm_90", is_kernel=False):
-    """What nvdisasm prints of a function of these instructions and labels."""
+    """Returns nvdisasm's listing of a function of these instructions and labels."""
     lines = [f"\t.target\t{arch}", f'\t.section\t.text.{name},"ax",@progbits']
     if is_kernel:
         lines.append(f'        .other          {name},@"STO_CUDA_ENTRY STV_DEFAULT"')

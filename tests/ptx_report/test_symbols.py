@@ -82,7 +82,7 @@ def test_a_key_is_found_under_any_substitution(symbol):
 
 
 def test_a_type_that_may_not_have_its_tokens_name_has_the_same_key():
-    """Its member `bf16` means the dtype, and `default` is a word of C++."""
+    """In a symbol `bf16` means the dtype, and `default` is a word of C++."""
     for tokens in ("bf16", "default"):
         name = f"{len(tokens) + 1}{tokens}_"
         symbol = f"_ZN10kernelmint3fam4scanINS_7configs3fam4sm80{name}ELi3EEEvv"
