@@ -1,5 +1,5 @@
-// Objects of CUDA's that a launch makes and its work still uses when the launch has returned:
-// texture objects, host memory that is copied from.
+// CUDA objects that a launch makes and that its work uses after the launch has returned: texture
+// objects, host memory from which the work copies.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,15 +13,16 @@
 
 namespace kernelmint {
 
-// The objects of this library that wait for the end of the work that uses them. CUDA lets no
-// callback of a stream or a graph call CUDA: a later launch releases them.
+// This library's objects that wait for the end of the work that uses them. A later launch releases
+// the objects, since CUDA forbids callbacks of streams and graphs to call CUDA.
 class ObjectsInUse {
  public:
   using Release = void (*)(std::uint64_t object);
 
-  // Releases the objects whose work has ended, and takes one that the work so far on the call's
-  // stream uses; if the stream captures, the graph and all its executables. The call's device is
-  // current. After an error the object is never released.
+  // Releases the objects whose work has ended, and adds `object`, which is in use until the work
+  // that the call's stream has so far ends. If the stream captures, the object is in use as long as
+  // the graph and its executables exist. The call's device must be current. After an error the
+  // object is never released.
   cudaError_t add(std::uint64_t object, Release release, const LaunchContext& context) {
     const RelaxedCapture relaxed;
     const Lock lock(mutex_);
@@ -51,7 +52,7 @@ class ObjectsInUse {
     Release release;
     int device;
     Entry* next;
-    cudaEvent_t work = nullptr;  // null: a graph's
+    cudaEvent_t work = nullptr;  // null if a graph uses the object
     bool has_graph_ended = false;
   };
 
@@ -85,8 +86,8 @@ class ObjectsInUse {
 
 inline ObjectsInUse objects_in_use;
 
-// Has a later launch call `kRelease(object)`, when the work so far on the call's stream has ended;
-// if it is captured, when its graph and all executables of the graph are gone.
+// Has a later launch call `kRelease(object)` after the work that the call's stream has so far. If
+// the stream captures, the launch calls it after the graph and its executables are gone.
 template <auto kRelease, class Object>
 LaunchResult release_after_work(Object object, const LaunchContext& context) {
   const DeviceScope device(context.device);
@@ -95,7 +96,7 @@ LaunchResult release_after_work(Object object, const LaunchContext& context) {
   const cudaError_t status =
       objects_in_use.add(std::bit_cast<std::uint64_t>(object), release, context);
   if (status == cudaSuccess) return {};
-  cudaGetLastError();  // else PyTorch's next check finds it
+  cudaGetLastError();  // otherwise PyTorch's next check reports the error
   return {cudaGetErrorString(status)};
 }
 

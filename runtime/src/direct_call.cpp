@@ -9,7 +9,7 @@
 namespace kernelmint {
 namespace {
 
-constexpr std::size_t kMostKeys = 16;  // threads' dispatch keys that are kept: usual are two
+constexpr std::size_t kMostKeys = 16;  // kept states of threads' dispatch keys; two are usual
 
 }  // namespace
 
@@ -32,7 +32,7 @@ PyObject* DirectCall::operator()(PyObject* arguments, PyObject* options) try {
     }
   } catch (const RejectedValue&) {
     throw;
-  } catch (const InvalidArgument&) {  // PyTorch's way raises its own error, or the same again
+  } catch (const InvalidArgument&) {  // PyTorch's function raises its own error, or the same
   } catch (const TargetUnavailable&) {
   }
   return PyObject_Call(through_.ptr(), arguments, options);
@@ -40,7 +40,7 @@ PyObject* DirectCall::operator()(PyObject* arguments, PyObject* options) try {
   return raise_current();
 }
 
-// Slots, since a method __call__ would be looked up, and its arguments packed, once more.
+// Slots, since Python would look a method __call__ up and pack its arguments once more.
 PyType_Slot DirectCall::slots[] = {
     {Py_tp_call, reinterpret_cast<void*>(+[](PyObject* self, PyObject* args, PyObject* options) {
        return (*nb::inst_ptr<DirectCall>(self))(args, options);

@@ -1,4 +1,4 @@
-// The functions that torch.ops calls of a family's operator in place of PyTorch's dispatcher.
+// The functions of a family's operator that torch.ops calls in place of PyTorch's dispatcher.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,13 +10,14 @@
 
 namespace kernelmint {
 
-// Runs a call that the dispatcher would only pass on: of plain tensors, on a thread whose dispatch
-// keys nothing changes, and which nobody observes. It leaves all other calls, and calls that the
-// kernel refuses, to PyTorch's own function.
+// Runs calls that the dispatcher would only pass on: the tensors are plain, no mode or transform
+// changes the thread's dispatch keys, and nothing observes the call. PyTorch's own function runs
+// all other calls, and the calls that the kernel refuses.
 class DirectCall {
  public:
-  // `call`: the operator's OperatorCall. `is_plain`, called once for each state of a thread's
-  // dispatch keys: whether nothing in it has to see the call. `through`: PyTorch's function.
+  // `call`: the operator's OperatorCall. `is_plain`: a function, called once for each state of a
+  // thread's dispatch keys, that returns whether no key has to see the call. `through`: PyTorch's
+  // function.
   DirectCall(nb::object call, nb::object is_plain, nb::object through)
       : call_(std::move(call)),
         native_(nb::cast<OperatorCall*>(call_)),
@@ -29,7 +30,7 @@ class DirectCall {
 
   nb::object through() const { return through_; }
 
-  // PyTorch's: the objects that hold the function are hashed by it.
+  // The hash of PyTorch's function, by which the objects that hold the function are hashed.
   Py_hash_t hash() const { return PyObject_Hash(through_.ptr()); }
 
   static PyType_Slot slots[];

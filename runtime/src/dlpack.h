@@ -43,10 +43,11 @@ struct ExchangeApi {
   void (*managed_tensor_allocator)();               // not called: declared for the layout
   void (*managed_tensor_from_py_object_no_sync)();  // not called
   void (*managed_tensor_to_py_object_no_sync)();    // not called
-  // Fills a borrowed view, alive while the object is. May be null. 0, or -1 with a Python error
-  // set.
+  // Fills a borrowed view, alive while the object is. May be null. Returns 0, or -1 with a Python
+  // error set.
   int (*dltensor_from_py_object_no_sync)(void* object, Tensor* out);
-  // The stream that the framework would launch on now. 0, or -1 with a Python error set.
+  // Stores the stream that the framework would launch on now. Returns 0, or -1 with a Python error
+  // set.
   int (*current_work_stream)(std::int32_t device_type, std::int32_t device_id, void** out);
 };
 

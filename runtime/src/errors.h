@@ -13,13 +13,13 @@ struct InvalidArgument : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A tensor that the registered operator takes, and a kernel itself does not: a tensor that a
-// transform of torch.func wraps or that asks for a gradient, or a subclass with its own dispatch.
+// A tensor that the registered operator takes and a kernel does not: a tensor that a transform of
+// torch.func wraps or that asks for a gradient, or a subclass with its own dispatch.
 struct ThroughOperator : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
 
-// A value that a kernel refused when it read it: the kernel has run, and may have written.
+// A value that a kernel read and refused: the kernel has run, and may have written.
 struct RejectedValue : InvalidArgument {
   using InvalidArgument::InvalidArgument;
 };
@@ -41,7 +41,7 @@ inline void append(std::string& out, double part) {
   out += digits;
 }
 
-// The parts as one text. Not through std::ostringstream: formatting a number that way was seen to
+// The parts as one text. std::ostringstream is not used: formatting a number with it was seen to
 // crash beside PyTorch 2.11's CUDA build.
 template <class... Parts>
 std::string text(const Parts&... parts) {

@@ -7,10 +7,10 @@
 
 namespace kernelmint {
 
-// Takes the lock back. Where the interpreter is being finalized, that ends a daemon thread: before
-// Python 3.14 by pthread_exit, which unwinds the stack up to the first function that may not throw,
-// a destructor for one, and there ends the process. Such a thread sleeps instead until the process
-// is gone, as Python 3.14 has it do.
+// Takes the lock back. If the interpreter is being finalized, Python before 3.14 ends a daemon
+// thread here by pthread_exit. Unwinding then ends the process at the first function that may not
+// throw, such as a destructor. The thread sleeps instead until the process is gone, as in Python
+// 3.14.
 inline void take_gil(PyThreadState* state) noexcept {
   try {
     PyEval_RestoreThread(state);
@@ -19,7 +19,7 @@ inline void take_gil(PyThreadState* state) noexcept {
   }
 }
 
-// While it lives, the thread does not hold the lock.
+// Releases the lock for the object's lifetime.
 class ReleaseGil {
  public:
   ReleaseGil() : state_(PyEval_SaveThread()) {}
@@ -31,7 +31,7 @@ class ReleaseGil {
   PyThreadState* state_;
 };
 
-// While it lives, a thread that has released the lock holds it.
+// Holds the lock, which the thread has released, for the object's lifetime.
 class HoldGil {
  public:
   explicit HoldGil(PyThreadState* state) { take_gil(state); }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kMaxElements = std::int64_t{1} << 50;  // a workspace's: sums fit in 64 bits
 
-// "x_offsets[3]: got 5, expected 9 to 12: ...": a value that a kernel did not accept.
+// The message about a value that a kernel refused: "x_offsets[3]: got 5, expected 9 to 12: ...".
 std::string rejected_text(const LaunchResult& result) {
   const std::string element = result.index < 0 ? "" : text("[", result.index, "]");
   const std::string range =
@@ -43,7 +43,7 @@ class Profiled {
   nb::object span_;
 };
 
-// The slots of generated kernels' objects, once one is served.
+// The slots of generated kernels' objects, set when the first object is served.
 const Attribute* native_slot = nullptr;
 Vectorcall python_call = nullptr;  // the call of a Python function, unless it is set to another
 
@@ -147,7 +147,7 @@ void Kernel::choose_outputs(Call& call, PyObject* const* requested, PyObject* ou
     call.num_wanted += call.present[i];
   }
   if (out == Py_None) return;
-  // The items themselves, whatever a subclass makes of them: no Python code runs here.
+  // The items are read without the methods of a subclass: no Python code runs here.
   const bool is_tuple = PyTuple_Check(out), is_list = PyList_Check(out);
   const Py_ssize_t given = is_tuple ? PyTuple_Size(out) : is_list ? PyList_Size(out) : 1;
   if (given != call.num_wanted) {
@@ -175,7 +175,7 @@ void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
     call.torch.read(call.owned.at(index), name, call.tensors[index]);
     return;
   }
-  int inner[kMaxRank];  // the dimensions, the last of which lies closest together
+  int inner[kMaxRank];  // the dimensions, the innermost in memory last
   std::iota(inner, inner + rank, 0);
   if (likes_[index] >= 0) {  // the order of runtime/operators/definition.py
     const std::int64_t* const like = call.tensors[likes_[index]].strides;
@@ -225,7 +225,7 @@ bool Kernel::bind_outputs(Call& call) {
   return has_elements;
 }
 
-// One allocation for all parts that are zeroed, one for those that are not filled, and one for each
+// One allocation for all zeroed parts, one for all parts that are not filled, and one for each
 // other part; each part begins at a multiple of 256 bytes.
 void Kernel::bind_workspace(Call& call, void* args) {
   std::int64_t offsets[kMaxWorkspaces], total = 0, zeroed = 0;
@@ -437,7 +437,7 @@ nb::object Kernel::perform(Call& call, const Values& values) {
   set_default_scalars(call);
   if (requires_scalars_) check_requirements(call, true);
   const bool has_elements = bind_outputs(call);
-  const Profiled span(call.torch, entry_.key);  // not of a call that goes through the operator yet
+  const Profiled span(call.torch, entry_.key);  // no span for a call of the operator
   if (call.wants_trace) allocate_trace(call);
   if (has_elements) {
     call.is_launched = true;

@@ -14,52 +14,52 @@
 
 namespace kernelmint {
 
-// The order of a caller's dimensions that differs from the kernel's: dimension i is the kernel's
-// dims[i]; the kernel's other dimensions have extent 1. A rank of 0: as the kernel has them.
+// An order of a caller's dimensions that differs from the kernel's: the caller's dimension i is the
+// kernel's dims[i]; the kernel's other dimensions have extent 1. A rank of 0 is the kernel's order.
 struct DimensionOrder {
   int rank = 0, kernel_rank = 0;
   int dims[kMaxRank];
 
-  // From the caller's dimensions to the kernel's; whether the tensor has the caller's rank.
+  // Converts the caller's dimensions to the kernel's. Returns whether the tensor has the caller's
+  // rank.
   bool apply(TensorInfo& tensor) const;
 };
 
 class Kernel {
  public:
   // `parameters` (name -> value), derived values included, is shown in messages about expressions.
-  // Throws TargetUnavailable if a CPU kernel was not compiled for an instruction set that this
-  // processor has. `architectures` are those that the target was compiled for, as runtime.devices
-  // takes them. `dispatched` is called with the key and call()'s arguments if a mode of PyTorch's
-  // is active: it goes through the registered operator, which the mode can see. None: there is no
-  // operator. `likes`: by the places of outputs, the places of the inputs whose order of dimensions
-  // in memory they have.
+  // `architectures`: the target's compiled architectures, as runtime.devices takes them.
+  // `dispatched`: a function that calls the registered operator, which PyTorch's modes can see; it
+  // is called with the key and call()'s arguments if a mode is active. None without an operator.
+  // `likes`: by the index of an output, the index of the input whose order of dimensions in memory
+  // the output has. Throws TargetUnavailable if a CPU kernel was compiled for no instruction set
+  // that this processor has.
   Kernel(const FamilyEntry& family, const TargetEntry& target, const KernelEntry& entry,
          nb::tuple architectures, nb::dict parameters, nb::object dispatched, nb::dict likes);
 
   // Checks the arguments against the family's tables, allocates outputs that were not passed, and
-  // runs the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order, an
-  // optional input may be None, a scalar of None takes its default; `requested` says for each
-  // optional output whether it is wanted; `out` is None, the output's tensor, or a tuple of the
-  // outputs' tensors. Returns the tensor if the family has one output, a tuple if it has more, and
-  // None if it has none; without `out`, an output that is not wanted is an empty tensor.
+  // runs the kernel on the caller's device and stream. `inputs` and `scalars` are in spec order; an
+  // optional input may be None, and a scalar of None takes its default. `requested` has a bool for
+  // each optional output; `out` is None, the output's tensor, or a tuple of the outputs' tensors.
+  // Returns the tensor if the family has one output, a tuple if it has more, and None if it has no
+  // output; without `out`, an output that is not requested is an empty tensor.
   nb::object run(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
-  // The same for people: returns the outputs that are wanted, and goes through the registered
-  // operator while something records or transforms PyTorch's operations.
+  // Runs the kernel as call() does, but returns only the requested outputs, and calls the
+  // registered operator while something records or transforms PyTorch's operations.
   nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
 
-  // Has calls of this kernel's object, whose `_native` this is, come here without a frame of
-  // Python's: the method `__call__` of its type, which no other kernel has, and which takes
-  // call()'s arguments, in this order and by name. A call that is not plain goes the method's own
-  // way. Throws nb::type_error if the method takes something else.
+  // Runs plain calls of the Python object that holds this kernel as `_native` without a frame of
+  // Python's. The object's type, which no other kernel has, must have a method `__call__` with
+  // call()'s arguments, in this order and by name; the method runs all other calls. Throws
+  // nb::type_error if the method takes something else.
   void serve(nb::object kernel);
 
-  // Calls the kernel as call() does, but launches `count` times: the time of a launch, for tools
-  // that measure.
+  // Calls the kernel as call() does, but launches `count` times, for tools that measure launches.
   nb::object launch_times(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out,
                           int count);
 
-  // Runs a traced kernel as run() does, and asks for its trace. Returns run()'s result, and the
+  // Runs a traced kernel as run() does, and requests its trace. Returns run()'s result, and the
   // trace's records, [*grid, floats of a record] f32; floats that the kernel does not write are
   // NaN.
   nb::tuple trace(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out);
@@ -71,7 +71,7 @@ class Kernel {
   friend class Selector;  // the Selector reads a call's tensors
   struct Call;
 
-  // The steps of a call, in order.
+  // A call's steps, in order.
   void convert_scalars(Call& call, PyObject* const* scalars) const;
   void choose_outputs(Call& call, PyObject* const* requested, PyObject* out) const;
   void bind_inputs(Call& call, PyObject* const* inputs);
@@ -91,7 +91,7 @@ class Kernel {
                    nb::handle out) const;
   nb::object perform(Call& call, const Values& values);
 
-  // The function that Python calls as the `__call__` of an object that is served.
+  // The function that Python calls for the `__call__` of a served object.
   static PyObject* take_call(PyObject* method, PyObject* const* arguments, std::size_t flags,
                              PyObject* names);
 
@@ -102,7 +102,7 @@ class Kernel {
   void check_memory(const TensorArgument& argument, const TensorInfo& tensor, int index) const;
   nb::object held_number(const Call& call, const char* name, nb::handle value,
                          const char* expected) const;
-  // Why a tensor that asks for a gradient cannot have one; empty if it does not ask.
+  // The reason why a tensor that asks for a gradient cannot have one; empty if it does not ask.
   std::string no_gradient(const Call& call, const char* name, const TensorInfo& tensor) const;
   void check_gradient(const Call& call, const TensorArgument& argument,
                       const TensorInfo& tensor) const;
@@ -135,21 +135,21 @@ class Kernel {
   bool asks_device_;
   bool is_traced_;
   nb::object dispatched_;
-  PyObject* method_ = nullptr;  // whose calls it serves: to compare with
+  PyObject* method_ = nullptr;  // the method whose calls the kernel serves; only compared
   const Signature* signature_ = nullptr;
   bool has_input_expressions_ = false;
   bool requires_scalars_ = false;
   bool has_optional_inputs_ = false;
   int num_inputs_ = 0, num_mutated_ = 0, num_outputs_ = 0;
   std::uint8_t inputs_[kMaxTensors], mutated_[kMaxTensors], outputs_[kMaxTensors];  // indices
-  int num_requested_ = 0;  // outputs that are optional
+  int num_requested_ = 0;  // optional outputs
   int num_filled_ = 0;     // outputs and workspaces that have a value before the kernel runs
   Dtype dtypes_[kMaxTensors];
-  std::int8_t likes_[kMaxTensors];        // the inputs as whose dimensions outputs' lie in memory
+  std::int8_t likes_[kMaxTensors];        // by output: the input whose order in memory it has
   int alignments_[kMaxTensors];           // bytes
   std::string given_names_[kMaxTensors];  // "out (o)": the caller's output
   TensorArgument given_outputs_[kMaxTensors];
-  std::uint64_t ready_devices_ = 0;  // CUDA devices that were found able to run the target
+  std::uint64_t ready_devices_ = 0;  // CUDA devices that can run the target
 };
 
 }  // namespace kernelmint

@@ -16,8 +16,8 @@ namespace kernelmint {
 inline constexpr std::int64_t kNoStrides[kMaxRank] = {};
 inline constexpr std::int64_t kMaxExtent = std::numeric_limits<std::int32_t>::max();
 
-// The address that a kernel sees of a tensor: null says that a tensor is absent, so an empty
-// tensor, which may have no memory, has another address.
+// The address of a tensor as a kernel sees it. Null means an absent tensor, so an empty tensor,
+// which may have no memory, has another address.
 inline void* address_of(const TensorInfo& tensor) {
   alignas(256) static std::byte nothing[1];
   return tensor.data != nullptr ? tensor.data : nothing;
@@ -29,8 +29,8 @@ std::string shape_of(const std::int64_t* shape, int rank);
 std::string shape_of(PyObject* tensor);
 std::string attribute_text(PyObject* tensor, const char* name);
 
-// Outputs, indexed as the family's tensors are. Beside an array of objects, it neither clears nor
-// looks at outputs that a family does not have.
+// Outputs, indexed as the family's tensors are. Unlike an array of objects, the class neither
+// clears nor reads places for outputs that a family does not have.
 class Outputs {
  public:
   Outputs() = default;
@@ -64,18 +64,18 @@ struct Kernel::Call {
   TensorInfo tensors[kMaxTensors];
   BoundTensor bound[kMaxTensors];
   std::int64_t symbols[kMaxSymbols];
-  std::int16_t bound_by[kMaxSymbols];  // the tensor that a symbol came from; -1: none yet
+  std::int16_t bound_by[kMaxSymbols];  // the tensor that defined a symbol; -1: no tensor yet
   int first_input = -1;
   ScalarValue scalars[kMaxScalars];
   bool is_default[kMaxScalars];
   DeviceFacts facts;          // known if an expression asks for them, and at the launch
-  bool present[kMaxTensors];  // outputs that are asked for; inputs that are passed
-  int num_wanted = 0;         // outputs that are asked for
-  bool wants_all = false;     // returns the others too, as empty tensors
+  bool present[kMaxTensors];  // requested outputs, and inputs that are passed
+  int num_wanted = 0;         // requested outputs
+  bool wants_all = false;     // the other outputs are returned as empty tensors
   Outputs owned;
   std::vector<nb::object> workspace;       // the tensors of its parts
-  bool are_inputs_read = false;            // by who chose the kernel
-  const DimensionOrder* orders = nullptr;  // each tensor's; null: as the kernel has them
+  bool are_inputs_read = false;            // the Selector has read them
+  const DimensionOrder* orders = nullptr;  // each tensor's; null: the kernel's order
   bool is_launched = false;
   int num_launches = 1;
   bool wants_trace = false;

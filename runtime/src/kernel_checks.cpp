@@ -139,7 +139,7 @@ void Kernel::check_gradient(const Call& call, const TensorArgument& argument,
     throw ThroughOperator(wrong);
 }
 
-// Refuses a tensor as copy_ does: autograd could not tell that its values changed.
+// Refuses a tensor as copy_ does, since autograd could not see that its values changed.
 void Kernel::check_writable(const Call& call, const TensorArgument& argument,
                             TensorInfo& tensor) const {
   tensor.is_inference = call.torch.is_inference(tensor.object);
@@ -149,8 +149,8 @@ void Kernel::check_writable(const Call& call, const TensorArgument& argument,
                                "torch.inference_mode() alone; pass a clone"));
 }
 
-// PyTorch negates the imaginary part of a conjugate lazily; its elements are apart. Most tensors'
-// elements are not, which shows without asking PyTorch.
+// PyTorch negates the imaginary part of a conjugate lazily; the part's elements are apart. Most
+// tensors' elements are not apart, which the strides show without asking PyTorch.
 void Kernel::check_negative(Call& call, const TensorArgument& argument,
                             const TensorInfo& tensor) const {
   const auto dtype = static_cast<Dtype>(tensor.dtype);
@@ -202,8 +202,8 @@ void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tens
                                "-byte alignment (", entry_.key, "); pass ", argument.name,
                                ".clone()"));
   if (alignment <= size) return;
-  // A contiguous tensor always passes: rows that are not a multiple of the alignment in themselves
-  // ask for no more than their length divides.
+  // A contiguous tensor always passes: if the rows' length is not a multiple of the alignment, the
+  // strides must be multiples of a half, a quarter, … of the alignment that divides the length.
   std::int64_t unit = alignment;
   if (last >= 0)
     while (shape[last] * size % unit != 0) unit /= 2;
@@ -344,7 +344,7 @@ void Kernel::bind_inputs(Call& call, PyObject* const* inputs) {
     }
   if (asks_device_) find_facts(call);
   check_requirements(call, false);
-  for (int n = 0; n < num_inputs_; ++n)  // last: the operator gets all that a kernel would take
+  for (int n = 0; n < num_inputs_; ++n)  // last: the operator gets only calls that a kernel takes
     if (const int i = inputs_[n]; call.present[i])
       check_gradient(call, family_.tensors[i], call.tensors[i]);
 }

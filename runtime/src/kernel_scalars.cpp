@@ -6,7 +6,7 @@
 namespace kernelmint {
 namespace {
 
-// The name of `dtype` if it does not hold the value; else null.
+// The name of `dtype` if it does not hold the value; otherwise null.
 const char* too_narrow_type(Dtype dtype, const ScalarValue& value) {
   using Float = std::numeric_limits<float>;
   using Int = std::numeric_limits<std::int32_t>;
@@ -20,7 +20,8 @@ const char* too_narrow_type(Dtype dtype, const ScalarValue& value) {
 
 }  // namespace
 
-// Converting may run any Python code, which may resize a tensor: before their memory is looked at.
+// Scalars are converted before tensors are read: converting may run Python code, which may resize a
+// tensor.
 void Kernel::convert_scalars(Call& call, PyObject* const* scalars) const {
   for (int i = 0; i < family_.num_scalars; ++i) {
     const ScalarArgument& argument = family_.scalars[i];
@@ -61,8 +62,8 @@ void Kernel::set_default_scalars(Call& call) const {
   }
 }
 
-// The number that a tensor on the CPU or a NumPy array without dimensions holds. If that is
-// another type than a number of Python's, it is refused there.
+// The number in a tensor on the CPU or in a NumPy array without dimensions. The caller refuses a
+// value that is not a Python number.
 nb::object Kernel::held_number(const Call& call, const char* name, nb::handle value,
                                const char* expected) const {
   const bool is_tensor = call.torch.is_tensor(value.ptr());

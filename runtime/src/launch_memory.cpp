@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kAlignment = 256;
 
-std::mutex mutex;  // guards the memory that launches on the CPU keep: threads may ask at once
+std::mutex mutex;  // guards the memory of launches on the CPU: several threads may allocate
 
 }  // namespace
 
@@ -33,8 +33,8 @@ LaunchMemory::Kept& LaunchMemory::kept() {
   return *kept_;
 }
 
-// PyTorch's current stream is the thread's: another thread's would give memory that is not ordered
-// by the launch's stream.
+// PyTorch's current stream belongs to a thread: on another thread, PyTorch would order the memory
+// by that thread's stream instead of the launch's.
 Allocation LaunchMemory::of_torch(std::size_t bytes) {
   if (std::this_thread::get_id() != thread_)
     return {nullptr, "scratch memory of a GPU is asked for by the launch's own thread alone"};

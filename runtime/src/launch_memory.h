@@ -1,4 +1,4 @@
-// The memory that a launch asks LaunchContext::allocate for.
+// Memory that a launch requests by LaunchContext::allocate.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,8 +15,8 @@
 
 namespace kernelmint {
 
-// Keeps the memory that one launch allocates; made and destroyed by the launch's thread, which
-// holds Python's lock then.
+// Owner of the memory that one launch allocates. The launch's thread makes and destroys it while
+// the thread holds Python's lock.
 class LaunchMemory {
  public:
   LaunchMemory(Torch& torch, dlpack::Device device)
@@ -25,7 +25,7 @@ class LaunchMemory {
         thread_(std::this_thread::get_id()),
         state_(PyThreadState_Get()) {}
 
-  // LaunchContext::allocator. Python's lock is not held.
+  // Serves LaunchContext::allocator. Python's lock is not held.
   static Allocation allocate(void* memory, std::size_t bytes) noexcept;
 
   // Throws the exception of PyTorch's allocator, if it threw one.
@@ -38,7 +38,7 @@ class LaunchMemory {
     void operator()(void* block) const { std::free(block); }
   };
 
-  // Made at the first allocation: most launches ask for none.
+  // Made at the first allocation, since most launches allocate nothing.
   struct Kept {
     std::vector<nb::object> tensors;
     std::vector<std::unique_ptr<void, Free>> blocks;

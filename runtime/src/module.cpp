@@ -59,7 +59,8 @@ NB_MODULE(_native, module) {
 
   // Kernels live as long as the process: PyTorch's operators hold them.
   nb::set_leak_warnings(false);
-  // Read now: at a call, threads would wait for it with Python's lock held. Listing needs none.
+  // PyTorch is read here, since threads would wait for it at a call with Python's lock held.
+  // Listing kernels works without PyTorch.
   if (nb::dict(nb::module_::import_("sys").attr("modules")).contains("torch")) Torch::get();
   module.attr("abi") = kAbi;
   module.attr("compiler") = compiler();

@@ -5,7 +5,7 @@
 namespace kernelmint {
 namespace {
 
-constexpr std::size_t kMostKeys = 16;  // sets of dispatch keys that are kept: a device's are two
+constexpr std::size_t kMostKeys = 16;  // kept sets of dispatch keys; a device has two
 
 PyObject* item(nb::handle tuple, std::size_t i) { return NB_TUPLE_GET_ITEM(tuple.ptr(), i); }
 

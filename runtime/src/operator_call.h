@@ -1,4 +1,4 @@
-// The functions that PyTorch's dispatcher calls of a family's operator.
+// The functions of a family's operator that PyTorch's dispatcher calls.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,18 +11,18 @@
 
 namespace kernelmint {
 
-// Runs a call that only the kernel has to see: a call of a known kernel, without a gradient, and
-// with nothing of PyTorch's between autograd and the device. It leaves other calls to a function.
+// Runs calls that only the kernel has to see: the kernel is known, no gradient is asked for, and no
+// dispatch key stands between autograd and the device. A Python function runs other calls.
 class OperatorCall {
  public:
-  // The functions are called
-  // - described(): at the first call: (the family's name, the number of inputs, the names of
-  //   scalars, the names that ask for each optional output, the outputs' names, of which there are
-  //   none if the kernel allocates them);
-  // - known(key): the runtime.handle.Kernel of a key that was found before, or None;
-  // - is_device_next(keys): whether of these dispatch keys, a number, a device's kernel follows
-  //   autograd's. None: the operator is called below autograd, without keys;
-  // - otherwise(*arguments, **options): with those of the call.
+  // The functions:
+  // - described(), called at the first call, returns (the family's name, the number of inputs, the
+  //   scalars' names, the name of each optional output's flag, the outputs' names). The names of
+  //   outputs are empty if the kernel allocates the outputs;
+  // - known(key) returns the runtime.handle.Kernel of a key that was looked up before, or None;
+  // - is_device_next(keys) returns whether, in this set of dispatch keys (a number), a device's
+  //   kernel follows autograd's. None: the operator is called below autograd, without keys;
+  // - otherwise(*arguments, **options) runs the call.
   OperatorCall(nb::object described, nb::object known, nb::object is_device_next,
                nb::object otherwise)
       : described_(std::move(described)),
@@ -30,17 +30,17 @@ class OperatorCall {
         is_device_next_(std::move(is_device_next)),
         otherwise_(std::move(otherwise)) {}
 
-  // `arguments`: the dispatch keys, unless it is below autograd, the kernel's key, and inputs.
+  // `arguments`: the dispatch keys, unless called below autograd, the kernel's key, and inputs.
   nb::object call(nb::args arguments, nb::kwargs options);
 
-  // Makes a call that has not passed through the dispatcher: `arguments` are the kernel's key and
-  // inputs, `options` a dict, or null without any. Returns an invalid object if the dispatcher has
-  // to see the call.
+  // Makes a call that has not passed through the dispatcher. `arguments` holds the kernel's key and
+  // inputs; `options` is a dict or null. Returns an invalid object if the dispatcher has to see the
+  // call.
   nb::object call_directly(nb::handle arguments, nb::handle options);
 
  private:
   void describe();
-  nb::object kernel_of(PyObject* key) const;  // a Kernel; None: not known, or another family's
+  nb::object kernel_of(PyObject* key) const;  // a Kernel; None: unknown, or another family's
   bool takes(nb::handle inputs, nb::handle options) const;
   nb::object run(Kernel& kernel, nb::tuple inputs, nb::handle options) const;
   bool is_below_autograd() const { return is_device_next_.is_none(); }

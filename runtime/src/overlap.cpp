@@ -9,7 +9,7 @@ std::uintptr_t begin_of(const TensorInfo& tensor) {
   return reinterpret_cast<std::uintptr_t>(tensor.data);
 }
 
-// Past the last byte of a tensor that has elements.
+// The address after the last byte of a tensor that has elements.
 std::uintptr_t end_of(const TensorInfo& tensor, int element_size) {
   std::int64_t last = 0;
   for (int i = 0; i < tensor.rank; ++i) last += tensor.strides[i] * (tensor.shape[i] - 1);

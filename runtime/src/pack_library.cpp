@@ -19,7 +19,7 @@ namespace {
 constexpr Host kHost = {.abi = kAbi, .parallel = &run_parallel};
 
 // The dynamic loader maps the parts that the file's headers promise, and a process that touches a
-// missing part dies of a bus error: a file that was cut short is refused first.
+// missing part dies of a bus error. A file that was cut short is therefore refused before.
 void check_whole(const std::string& path) {
   const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe would wait
   if (file < 0) throw LibraryError(text(path, ": ", std::strerror(errno)));

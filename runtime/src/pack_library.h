@@ -1,4 +1,4 @@
-// A pack's library, loaded.
+// A pack's loaded library.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,8 +17,8 @@ namespace kernelmint {
 
 class PackLibrary {
  public:
-  // Loads the library at `path`, once a process and for good. `architectures`, a tuple of texts
-  // such as "80" and "90a", are those of its CUDA kernels. Throws LibraryError if the file is not a
+  // Loads the library at `path`, once a process and for good. `architectures`: its CUDA kernels'
+  // architectures, a tuple of texts such as "80" and "90a". Throws LibraryError if the file is no
   // whole library of this processor, exports no entry, or has an ABI of another version.
   PackLibrary(const std::filesystem::path& path, nb::tuple architectures);
 

@@ -9,16 +9,17 @@
 
 namespace kernelmint {
 
-// All that are supported, the least first.
+// All supported instruction sets, the least first.
 std::vector<CpuIsa> supported_isas();
 
-// The greatest instruction set that is supported, or the one that the environment variable
-// KERNELMINT_CPU_ISA names. Throws InvalidArgument if that names no instruction set, and
-// TargetUnavailable if the processor lacks it.
+// The instruction set that the environment variable KERNELMINT_CPU_ISA names, or the greatest
+// supported instruction set. Throws InvalidArgument if the variable names no instruction set, and
+// TargetUnavailable if the processor lacks the named instruction set.
 CpuIsa active_isa();
 
 // The kernel's function for the greatest instruction set up to active_isa(). Throws
-// TargetUnavailable if it has no such function, or none for KERNELMINT_CPU_ISA's instruction set.
+// TargetUnavailable if the kernel has no such function, or if KERNELMINT_CPU_ISA is set and the
+// kernel has no function for its instruction set.
 LaunchFunction select(const KernelEntry& kernel);
 
 }  // namespace kernelmint

@@ -3,7 +3,7 @@
 namespace kernelmint {
 namespace {
 
-// The C function of an object that is a function without arguments; else null.
+// The C function of an object that is a function without arguments; otherwise null.
 PyCFunction function_without_arguments(const nb::object& object) {
   const bool is_one =
       PyCFunction_CheckExact(object.ptr()) && PyCFunction_GetFlags(object.ptr()) == METH_NOARGS;

@@ -1,4 +1,4 @@
-// Functions of Python's that calls ask, each by its shortest way.
+// Python functions that a call asks, each called by its shortest way.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -7,13 +7,13 @@ namespace kernelmint {
 
 namespace nb = nanobind;
 
-// The object, or the Python error that is set, thrown.
+// Returns the object, or throws the Python error that is set.
 nb::object checked(PyObject* result);
 
 nb::object call_with(const nb::object& callee, PyObject* argument);
 
-// A function of Python's without arguments, and a method without any but self: straight to the C
-// function if there is one, since looking it up takes longer than it does.
+// A Python function without arguments, or a method with only self. Calls go straight to the C
+// function if there is one, since looking the function up takes longer than running it.
 class Function {
  public:
   Function() = default;

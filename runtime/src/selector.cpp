@@ -8,7 +8,7 @@
 namespace kernelmint {
 namespace {
 
-constexpr std::size_t kMostKept = 4096;  // calls that differ; a repeated call is found again
+constexpr std::size_t kMostKept = 4096;  // calls with different properties
 
 enum class Kind : std::int64_t { none, boolean, integer, number, dtype, text };
 
@@ -114,7 +114,7 @@ bool Selector::read(Kernel::Call& call, Key& key, nb::handle inputs) const {
   return has_device;
 }
 
-// Returns whether a key can hold `value`, and adds it.
+// Adds `value` to the key. Returns false if a key cannot hold it.
 bool Selector::add(Key& key, PyObject* value) {
   if (key.size + 2 > Key::kMost) return false;
   const auto put = [&](Kind kind, std::int64_t content) {
@@ -134,7 +134,7 @@ bool Selector::add(Key& key, PyObject* value) {
   if (const int dtype = Torch::get().dtype_of(value); dtype != kUnknownDtype)
     return put(Kind::dtype, dtype);
   if (!PyUnicode_CheckExact(value)) return false;
-  // The first of equal texts is kept: its address tells it from others.
+  // The first of equal texts is kept, and its address stands for the text.
   PyObject* first = PyDict_GetItemWithError(texts_.ptr(), value);
   if (first == nullptr) {
     if (texts_.size() >= kMostKept) return false;
@@ -148,7 +148,7 @@ Selector::Found Selector::keep(const Key& key, nb::object kernel) {
   if (kept_.size() >= kMostKept) kept_.clear();
   Kernel* const native = nb::cast<Kernel*>(kernel.attr("_native"));
   const Found found{std::move(kernel), native};
-  if (is_watching_) kept_.insert_or_assign(key, found);  // else packs changed while it was found
+  if (is_watching_) kept_.insert_or_assign(key, found);  // else packs changed during the search
   return found;
 }
 
@@ -170,7 +170,7 @@ nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple request
   for (std::size_t i = 0; i < flags.size(); ++i)
     if (!add(key, NB_TUPLE_GET_ITEM(flags.ptr(), i))) return otherwise();
   const auto at = kept_.find(key);
-  const Found found =  // a copy, which stays whatever others forget meanwhile
+  const Found found =  // a copy, since forget() may run meanwhile
       at != kept_.end() ? at->second
                         : keep(key, find_(inputs, scalars, requested, flags, permuted));
   try {
@@ -178,7 +178,7 @@ nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple request
   } catch (const ThroughOperator&) {
     return otherwise();
   } catch (const InvalidArgument&) {
-    // The message speaks of the arguments as the kernel takes them.
+    // The message describes the arguments as the kernel takes them.
     if (!permuted || call.is_launched) throw;
     return otherwise();
   }

@@ -1,4 +1,4 @@
-// The way from a call's properties to the kernel that was chosen for such calls.
+// The map from a call's properties to the kernel that was chosen for such calls.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,28 +13,28 @@
 
 namespace kernelmint {
 
-// The properties of a call of one family that its kernel depends on: the device, dtypes, extents,
-// scalars and flags. Each distinct answer is a key, under which the chosen kernel is kept.
+// The chosen kernels of one family, kept by the properties of a call that a choice depends on: the
+// device, dtypes, extents, scalars and flags.
 class Selector {
  public:
-  // The functions are called
-  // - watched(): when calls begin, or begin again after forget(): what a choice depends on, as a
-  //   list of inputs, the indices of scalars, those of optional outputs, and the other layout. An
-  //   input is (index among the family's tensors, rank, is optional, is on the host, whether its
-  //   dtype counts, the dimensions whose extents count, those whose strides do, the bytes of which
-  //   counts whether its address and its strides, but those of 1, are multiples, the dimensions of
-  //   which counts whether their elements are one in memory, and more than one). The other layout
-  //   names tensors: {index: (order, rank)}, where dimension i of what is passed is the kernel's
-  //   dimension order[i], of as many as `rank`;
-  // - find(inputs, scalars, requested, flags, permuted): the kernel for what was not seen before;
-  // - otherwise(...), with the arguments of call(): what is not a plain call: the tensors are not
-  //   plain, something records the call, or arguments are wrong.
+  // The functions:
+  // - watched(), called at the first call and at the first call after forget(), returns the
+  //   properties that a choice depends on: a list of inputs, the indices of scalars, the indices of
+  //   optional outputs, and the other layout. An input is (index among the family's tensors, rank,
+  //   is optional, is on the host, whether its dtype counts, dimensions whose extents count,
+  //   dimensions whose strides count, alignments in bytes, expanded dimensions). For an alignment
+  //   counts whether the address and all strides but those of 1 are multiples; for an expanded
+  //   dimension, whether its elements, more than one, lie at one address. The other layout is
+  //   {index of a tensor: (order, rank)}: the caller's dimension i is the kernel's dimension
+  //   order[i] of `rank`;
+  // - find(inputs, scalars, requested, flags, permuted) returns the kernel for new properties;
+  // - otherwise(...) takes the arguments of call() and runs calls that are not plain: the tensors
+  //   are not plain, something records the call, or arguments are wrong.
   Selector(nb::object watched, nb::object find, nb::object otherwise)
       : watched_(std::move(watched)), find_(std::move(find)), otherwise_(std::move(otherwise)) {}
 
-  // Calls the kernel for these arguments, which are NativeKernel's, and `flags`, which count as a
-  // whole: None, bools, ints, texts and dtypes. `permuted` says that tensors are in the other
-  // layout.
+  // Calls the kernel for these arguments, which are NativeKernel's, and `flags` (None, bools, ints,
+  // texts and dtypes), all of which count. `permuted`: whether tensors are in the other layout.
   nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out,
                   nb::tuple flags, bool permuted);
 

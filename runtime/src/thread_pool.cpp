@@ -18,7 +18,7 @@ using Range = bool (*)(void* context, std::int64_t begin, std::int64_t end, int 
 using Clock = std::chrono::steady_clock;
 
 // The time for which an idle thread watches for work before it sleeps: a few times the cost of
-// waking a sleeper, so that a run of short kernels keeps its workers awake.
+// waking a sleeper, so that a sequence of short kernels keeps its workers awake.
 constexpr auto kSpin = std::chrono::microseconds(30);
 
 void pause() {
@@ -41,7 +41,7 @@ bool spin_until(Condition condition) {
   return condition();
 }
 
-// One run_parallel; lives on its caller's stack. Fields without a comment are constant.
+// One call of run_parallel; lives on its caller's stack. Fields without a comment are constant.
 struct Job {
   Range range;
   void* context;
@@ -86,8 +86,8 @@ class Pool {
   }
 
  private:
-  // A machine that refuses another thread leaves the pool smaller; the caller may have to work
-  // without it.
+  // If the machine refuses another thread, the pool is smaller; the caller may have to work without
+  // the pool's threads.
   void grow(int workers) {
     while (num_threads_ < workers) {
       try {
@@ -139,8 +139,8 @@ class Pool {
   std::atomic<std::uint64_t> posted_{0};
 };
 
-// Never destroyed: its threads may still look at it while the process exits. A forked child has
-// none of its parent's threads, so it starts afresh and does not touch the parent's pool.
+// Never destroyed: the pool's threads may still read it while the process exits. A forked child has
+// no thread of its parent's, so the child makes a new pool and does not touch the parent's.
 std::atomic<Pool*> pool{nullptr};
 
 Pool& get_pool() {
@@ -163,8 +163,8 @@ void run_parallel(std::int64_t count, int num_threads, Range range, void* contex
     range(context, 0, count, 0);
     return;
   }
-  // Chunks small enough that the last ones even out unequal work, large enough that the shared
-  // counter is rarely touched when the indices are many and short.
+  // Chunks are small enough that the last chunks even out unequal work, and large enough that the
+  // shared counter is rarely touched if the indices are many and short.
   constexpr std::int64_t kChunksPerThread = 32;
   const int threads = static_cast<int>(std::min<std::int64_t>(num_threads, count));
   Job job{.range = range,

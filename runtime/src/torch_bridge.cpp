@@ -25,7 +25,7 @@ constexpr DtypeRow kDtypes[kNumDtypes] = {KERNELMINT_DTYPES(KERNELMINT_ROW)};
 
 constexpr int kMostCode = 31, kMostBits = 128;
 
-// The dtype of each code and number of bits of DLPack's: found without a search, at every call.
+// The dtype by DLPack's code and number of bits: a table, since every call looks here.
 constexpr auto kByType = [] {
   std::array<std::array<std::int8_t, kMostBits + 1>, kMostCode + 1> found{};
   for (auto& row : found) row.fill(kUnknownDtype);
@@ -130,8 +130,7 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   empty_strided_ = module_.attr("empty_strided");
   zeros_ = module_.attr("zeros");
   fill_ = module_.attr("Tensor").attr("fill_");
-  // The function that torch.autograd.graph.increment_version calls with several tensors, if it
-  // takes them.
+  // The function that torch.autograd.graph.increment_version calls, if it takes several tensors.
   increment_version_ = nb::getattr(internals, "_increment_version", nb::none());
   try {
     increment_version_(nb::make_tuple(tensor));
@@ -315,7 +314,7 @@ bool Torch::has_neg_bit(PyObject* tensor) { return is_neg_(tensor).ptr() == Py_T
 
 bool Torch::has_conj_bit(PyObject* tensor) { return is_conj_(tensor).ptr() == Py_True; }
 
-// An inference tensor has no version, which takes half as long to ask for as is_inference() does.
+// An inference tensor has no version; reading the version takes half as long as is_inference().
 bool Torch::is_inference(PyObject* tensor) { return !version_.is_there(tensor); }
 
 bool Torch::inference_mode_enabled() { return is_inference_mode_().ptr() == Py_True; }
@@ -369,7 +368,7 @@ nb::object Torch::allocate(const nb::object& function, const std::int64_t* shape
   const nb::object stride = strides == nullptr ? nb::object() : tuple(strides);
   PyObject* arguments[] = {size.ptr(), dtypes_[static_cast<int>(dtype)].ptr(), where.ptr(),
                            stride.ptr()};
-  // By keyword: given by position, torch tries the tuple as an int first, which costs a third more.
+  // By keyword: by position, torch tries the tuple as an int first, and takes a third longer.
   return checked(
       PyObject_Vectorcall(function.ptr(), arguments, 0,
                           (strides == nullptr ? empty_keywords_ : strided_keywords_).ptr()));

@@ -1,5 +1,5 @@
-// All that the extension knows of PyTorch, reached through Python objects and DLPack's exchange
-// table, so that one build serves every PyTorch. No symbol of libtorch is linked.
+// The extension's access to PyTorch, through Python objects and DLPack's exchange table, so that
+// one build serves every PyTorch. No symbol of libtorch is linked.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -28,7 +28,7 @@ struct TensorInfo {
   int rank;
   const std::int64_t* shape;    // null if rank exceeds kMaxRank
   const std::int64_t* strides;  // in elements
-  bool is_inference;            // set if the tensor is written: it keeps no version
+  bool is_inference;            // only set if the tensor is written: it keeps no version
   std::int64_t shape_storage[kMaxRank];
   std::int64_t strides_storage[kMaxRank];
 
@@ -48,11 +48,11 @@ std::string to_text(nb::handle object);
 // The name of the object's type, for messages: "an int".
 std::string type_text(nb::handle object);
 
-// repr(object), for messages: never long, and never an error.
+// repr(object), for messages: cut if it is long, and never an error.
 std::string shown(nb::handle object);
 
-// The first line of the Python error that is set, which is cleared. What is no Exception, such as a
-// KeyboardInterrupt, is thrown on.
+// The first line of the Python error that is set, which is cleared. An error that is not an
+// Exception, such as a KeyboardInterrupt, is thrown on.
 std::string take_python_error();
 
 class Torch {
@@ -126,18 +126,18 @@ class Torch {
   Attribute requires_grad_, version_;
   const dlpack::ExchangeApi* api_ = nullptr;
   bool use_api_ = false;
-  // C++ functions of libtorch's without arguments, null where it exports them under another name:
-  // the lengths of the stacks of modes, and the address of a pointer, null unless it traces.
+  // C++ functions of libtorch's without arguments, null if it exports them under another name: the
+  // lengths of the stacks of modes, and the address of a pointer that is null unless it traces.
   std::int64_t (*dispatch_modes_)() = nullptr;
   std::int64_t (*function_modes_)() = nullptr;
   void* const* (*tracing_state_)() = nullptr;
   Function num_dispatch_modes_, num_function_modes_, is_tracing_;
   nb::object is_wrapped_, is_functional_;
   nb::object forward_ad_;          // the namespace of torch.autograd.forward_ad
-  bool (*grad_mode_)() = nullptr;  // PyTorch's C function; null: it has none
+  bool (*grad_mode_)() = nullptr;  // PyTorch's C function; null if PyTorch has no such function
   Function is_grad_enabled_, get_num_threads_, is_inference_mode_;
   nb::object empty_, empty_strided_, zeros_, fill_;
-  nb::object increment_version_, increment_one_version_;  // one of them
+  nb::object increment_version_, increment_one_version_;  // one of the two is set
   nb::object current_stream_;
   nb::object profiler_, record_function_;  // profiler_: its namespace
   nb::object dtypes_[kNumDtypes];

@@ -29,7 +29,7 @@ TorchMemory::TorchMemory(void* library, nb::handle internals) {
   is_deterministic_ = Function(is_deterministic);
   wrap_ = nb::getattr(nb::getattr(internals, "_aoti", nb::none()),
                       "alloc_tensor_by_stealing_from_void_ptr", nb::none());
-  // Before PyTorch kept the text of an error for who asks, it wrote it to stderr.
+  // Versions of PyTorch that do not keep an error's text write it to stderr.
   const bool is_silent = dlsym(library, "torch_exception_get_what") != nullptr;
   if (cpu == nullptr || cuda == nullptr || delete_ == nullptr || is_deterministic.is_none() ||
       wrap_.is_none() || !is_silent)
@@ -47,7 +47,7 @@ nb::object TorchMemory::empty_strided(const std::int64_t* shape, const std::int6
                                       int rank, Dtype dtype, dlpack::Device device) const {
   const std::int32_t code = dtypes_[static_cast<int>(dtype)];
   if (empty_strided_ == nullptr || code < 0) return {};
-  if (is_deterministic_().ptr() == Py_True) return {};  // torch.empty fills it then
+  if (is_deterministic_().ptr() == Py_True) return {};  // torch.empty fills new memory then
   Handle made = nullptr;
   const bool is_cuda = device.type == dlpack::kCuda;
   const auto make = [&] {
@@ -58,12 +58,12 @@ nb::object TorchMemory::empty_strided(const std::int64_t* shape, const std::int6
     const ReleaseGil released;
     return make();
   };
-  // A GPU's memory may have to be asked for from the driver, which waits for the device. What has
-  // no elements has no memory, and a host's is asked for as fast as the lock is given and taken.
+  // Allocating a GPU's memory may call the driver, which waits for the device. An empty tensor has
+  // no memory, and a host's allocation takes no longer than releasing and taking the lock.
   const bool has_elements = std::find(shape, shape + rank, 0) == shape + rank;
   if (!(is_cuda && has_elements ? make_unlocked() : make())) return {};
-  // The wrapper of a handle copies it, whatever the wrapper's name says: the handle is deleted here
-  // in any case.
+  // The wrapper copies the handle, although its name says otherwise: the handle is deleted here in
+  // any case.
   const auto capsule = nb::steal(PyCapsule_New(made, nullptr, nullptr));
   PyObject* const arguments[] = {capsule.ptr()};
   auto tensor = nb::steal(

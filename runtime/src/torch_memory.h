@@ -17,14 +17,13 @@ namespace nb = nanobind;
 
 class TorchMemory {
  public:
-  // Finds the functions in the libtorch that this process has loaded, null if it is not found. A
-  // libtorch that lacks some of them, such as one that writes its errors to stderr, makes no
-  // tensors here.
+  // Finds the functions in `library`, the libtorch that this process has loaded, or null. If the
+  // libtorch lacks some of them, or writes its errors to stderr, empty_strided makes no tensors.
   TorchMemory(void* library, nb::handle internals);  // torch._C
 
-  // A tensor of PyTorch's own; invalid if PyTorch is better asked by torch.empty: it has no such
-  // functions, does not know the dtype, has to fill new memory, or failed, which torch.empty's
-  // error then explains. Python's lock is released meanwhile if that may take long.
+  // A new tensor of PyTorch's. Invalid if the caller has to use torch.empty: PyTorch has no such
+  // functions, does not know the dtype, has to fill new memory, or failed, so that torch.empty's
+  // error explains why. Python's lock is released meanwhile if the allocation may take long.
   nb::object empty_strided(const std::int64_t* shape, const std::int64_t* strides, int rank,
                            Dtype dtype, dlpack::Device device) const;
 
@@ -37,10 +36,10 @@ class TorchMemory {
                                         Handle* made);
   using Delete = std::int32_t (*)(Handle);
 
-  EmptyStrided empty_strided_ = nullptr;  // null: it makes none
+  EmptyStrided empty_strided_ = nullptr;  // null: no tensors are made
   Delete delete_ = nullptr;
   std::int32_t cpu_ = 0, cuda_ = 0;
-  std::array<std::int32_t, kNumDtypes> dtypes_;  // PyTorch's numbers; -1: it has none
+  std::array<std::int32_t, kNumDtypes> dtypes_;  // PyTorch's numbers; -1: unknown to PyTorch
   Function is_deterministic_;
   nb::object wrap_;
 };
