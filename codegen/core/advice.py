@@ -1,27 +1,16 @@
 """The table of advice: what toolkits make of kernels, `toolkits.csv` in a folder of specs.
-
-    python codegen/core/advice.py MANIFEST SPECS ... --nvcc 13.0.88 --architectures 80 90a
-
-for CMake: exit status 1, and the row, if the table says that this nvcc compiles a kernel of the
-manifest wrongly. `ptx-report toolkits --record` writes the table. Standard library only.
+`ptx-report toolkits --record` writes the table. Standard library only.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import re
-import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-if not __package__:  # run by its path
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    __package__ = "codegen.core"
-
-from codegen.core import manifest
 from codegen.core.architectures import of_target, spelt
 
 NAME = "toolkits.csv"
@@ -41,6 +30,7 @@ class Row(NamedTuple):
     spill_bytes: int
     wrong: int  # by --sass or by verify
     verified: int  # whose machine code `kernelmint verify` found right
+    code: str  # the fingerprint of a kernel's source; empty for a set
     note: str  # the fault, or the compiler's error
 
 
@@ -61,7 +51,7 @@ def read(path: Path) -> list[Row]:
     for line, cells in enumerate(csv.reader(io.StringIO(path.read_text(encoding="utf-8"))), 1):
         try:
             if line > 1:
-                rows.append(Row._make([*cells[:4], *map(int, cells[4:-1]), cells[-1]]))
+                rows.append(Row._make([*cells[:4], *map(int, cells[4:-2]), *cells[-2:]]))
             elif tuple(cells) != Row._fields:
                 raise ValueError
         except (TypeError, ValueError, IndexError):
@@ -83,12 +73,24 @@ def text(rows: Iterable[Row]) -> str:
 
 
 def refusal(
-    path: Path, keys: Collection[str], architectures: Sequence[str], nvcc: str
+    path: Path,
+    keys: Collection[str],
+    architectures: Sequence[str],
+    nvcc: str,
+    code: Callable[[str], str | None],
 ) -> str | None:
-    """Returns why an nvcc is not to compile these kernels for architectures ("80", "90a"): the
-    first row of a table that says so, and the nearest nvcc that is right; None if none does.
+    """Returns why an nvcc is not to compile kernels: the first row of a table that says so, and the
+    nearest nvcc that is right; None if no row says so of the sources that are there.
 
-    Raises AdviceError.
+    Args:
+        path: the table.
+        keys: of the kernels.
+        architectures: what they are compiled for, such as "90a".
+        nvcc: its version.
+        code: returns the fingerprint of a kernel's source.
+
+    Raises:
+        AdviceError: the table has another form.
     """
     rows = read(path)
     built = [named.capability for name in architectures if (named := spelt(name))]
@@ -98,10 +100,12 @@ def refusal(
         target = of_target(row.kernels.split(".")[1])
         if target is None or row.arch not in {f"sm_{target.on(number)}" for number in built}:
             continue
+        if row.code != code(row.kernels):
+            continue  # the row is of another source
         right = [
             other.nvcc
             for other in rows
-            if (other.kernels, other.arch) == (row.kernels, row.arch)
+            if (other.kernels, other.arch, other.code) == (row.kernels, row.arch, row.code)
             and other.compiled and not other.wrong
         ]  # fmt: skip
         at = numbers(nvcc)
@@ -112,30 +116,6 @@ def refusal(
         advice = f"nvcc {nearest} compiles it rightly" if nearest else "no other nvcc was tried"
         return (
             f"nvcc {nvcc} compiles {row.kernels} wrongly for {row.arch} ({path}:{line}: "
-            f"{row.note}): {advice}. If the kernel has changed since, `ptx-report toolkits --key "
-            f"{row.kernels} --nvcc {nvcc} --architecture {row.arch[3:]} --record` tries it anew"
+            f"{row.note}): {advice}"
         )
     return None
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Runs the command; returns the exit status."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("manifest", type=Path)
-    parser.add_argument("specs", type=Path, nargs="+")
-    parser.add_argument("--nvcc", required=True)
-    parser.add_argument("--architectures", nargs="+", required=True)
-    options = parser.parse_args(arguments)
-    keys = {kernel.key for _, _, kernel in manifest.read(options.manifest).kernels}
-    try:
-        for folder in options.specs:
-            if why := refusal(folder / NAME, keys, options.architectures, options.nvcc):
-                raise AdviceError(why)
-    except AdviceError as error:
-        print(error, file=sys.stderr, end="")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

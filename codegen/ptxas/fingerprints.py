@@ -16,6 +16,7 @@ from pathlib import Path
 
 from codegen.core import manifest
 from codegen.core.architectures import of_code, of_target
+from codegen.core.home import INCLUDE
 from codegen.core.ptxas_rows import ReportError, Row
 from codegen.core.symbols import key_of_symbol
 
@@ -171,9 +172,15 @@ class CodeFingerprint:
             kernel.derived,
             self._shards[shard],
             self._flags,
-            *([build.flags, build.definitions] if build != manifest.BuildSettings() else []),
+            *(self._settings(build) if build != manifest.BuildSettings() else []),
         ]
         return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:12]
+
+    def _settings(self, build: manifest.BuildSettings) -> Iterable[object]:
+        return build.flags, build.definitions
+
+    def _counts(self, header: Path) -> bool:
+        return True
 
     def _headers(self, shard: Path) -> str:
         """Returns a digest of all headers that a shard includes, at any depth, not of the shard."""
@@ -187,7 +194,7 @@ class CodeFingerprint:
             if path not in seen:
                 seen.add(path)
                 text, includes = self._read(path)
-                digest.update(text)
+                digest.update(text if self._counts(path) else b"")
                 waiting += self._resolved(path, includes)
         return digest.hexdigest()
 
@@ -206,3 +213,21 @@ class CodeFingerprint:
             for name in names
         )
         return [Path(os.path.normpath(path)) for path in paths if path is not None]
+
+
+class SourceFingerprint(CodeFingerprint):
+    """Fingerprints what people write of each kernel: its configuration, headers and arguments, and
+    its target's `build:`, whatever set the kernel is compiled in and whatever flags builds add.
+
+    Files of archives count by the archive's hash.
+    """
+
+    def __init__(self, manifest: Manifest, specs: Sequence[Path]) -> None:
+        super().__init__(manifest, [*specs, INCLUDE], "")
+
+    def _settings(self, build: manifest.BuildSettings) -> Iterable[object]:
+        return build.flags, build.definitions, build.include, build.sources
+
+    def _counts(self, header: Path) -> bool:
+        """Returns whether a header is not generated for several kernels together."""
+        return header.name == "args.h" or self._generated not in header.parents

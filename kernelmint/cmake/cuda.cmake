@@ -91,7 +91,7 @@ function(kernelmint_check_toolkit architectures)
   list(TRANSFORM KERNELMINT_SPEC_DIRS APPEND "/toolkits.csv" OUTPUT_VARIABLE tables)
   file(GLOB tables CONFIGURE_DEPENDS ${tables})
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${tables})
-  kernelmint_run(_ "" ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/core/advice.py"
+  kernelmint_run(_ "" ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/ptxas/check_toolkit.py"
                  "${KERNELMINT_GENERATED}/manifest.json" ${KERNELMINT_SPEC_DIRS}
                  --nvcc ${CMAKE_CUDA_COMPILER_VERSION} --architectures ${architectures})
 endfunction()

@@ -313,12 +313,17 @@ class _Job:
 
     def _check_toolkit(self) -> None:
         """Raises BuildError if the table of advice says that this nvcc compiles it wrongly."""
-        request, recipe = self.request, self.recipe
+        request, recipe, root = self.request, self.recipe, self.request.source.root
         if recipe.toolkit is None:
             return
-        table, version = request.source.root / advice.NAME, recipe.toolkit.nvcc.version
         try:
-            why = advice.refusal(table, [request.key], recipe.architectures, version)
+            why = advice.refusal(
+                root / advice.NAME,
+                [request.key],
+                recipe.architectures,
+                recipe.toolkit.nvcc.version,
+                lambda key: self.generated.fingerprint(key, root),
+            )
         except advice.AdviceError as error:
             raise BuildError(str(error)) from None
         if why:
@@ -351,12 +356,10 @@ class _Job:
         texts = {
             HOST: "".join(f'#include "{name}"\n' for name in (HOST_INCLUDES, *own)),
             "exports.map": compilers.EXPORTS.read_text(),
-            **self.generated.files,
         }
         for name, text in texts.items():
-            path = self.folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            (self.folder / name).write_text(text, encoding="utf-8")
+        self.generated.write(self.folder)
 
     def _compile(self) -> tuple[int, list[str]]:
         """Runs the compilers; returns their start, by the file system's clock, and their output."""

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from codegen.core import manifest
@@ -31,6 +33,22 @@ class Generated:
     files: dict[str, str]
     family: manifest.Family  # in the form of their manifest
     header: str  # the last target's, below the folder of specs
+
+    def write(self, folder: Path) -> None:
+        """Writes the files below a folder."""
+        for name, text in self.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+
+    def fingerprint(self, key: str, root: Path) -> str | None:
+        """Returns the fingerprint of a kernel's source, as the table of toolkits has it; `root` is
+        the folder of specs."""
+        from codegen.ptxas.fingerprints import Manifest, SourceFingerprint  # a slow import
+
+        with TemporaryDirectory() as folder:
+            self.write(Path(folder))
+            return SourceFingerprint(Manifest(Path(folder, MANIFEST)), [root]).of(key)
 
 
 @contextmanager

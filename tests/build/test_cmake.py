@@ -15,6 +15,7 @@ import pytest
 
 from codegen.build import toolkits
 from codegen.core import advice, manifest
+from codegen.ptxas.fingerprints import Manifest, SourceFingerprint
 from runtime import _native
 
 pytestmark = pytest.mark.build
@@ -204,7 +205,8 @@ def test_without_a_gpu_cuda_is_for_all_that_targets_name_or_the_newest(tmp_path:
         if target.name == "sm80"
     )
     nvcc = toolkits.find(str(shutil.which("nvcc"))).version
-    wrong = advice.Row(key, "", "sm_90", nvcc, 1, 1, 0, 0, 1, 0, "it reads nothing")
+    code = SourceFingerprint(Manifest(made.root / "generated/manifest.json"), []).of(key)
+    wrong = advice.Row(key, "", "sm_90", nvcc, 1, 1, 0, 0, 1, 0, code, "it reads nothing")
     (made.root / "kernel_specs" / advice.NAME).write_text(advice.text([wrong]))
     done = made.configure("-DKERNELMINT_CUDA=ON", "-DKERNELMINT_WITHOUT_GPU=newest")
     assert done.returncode != 0

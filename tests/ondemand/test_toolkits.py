@@ -8,8 +8,11 @@ from click.testing import CliRunner
 import runtime
 from codegen.build import toolkits
 from codegen.core import advice, verified
+from codegen.core.home import ROOT, SPECS
 from codegen.core.ptxas_rows import Row
-from runtime import BuildError
+from codegen.ptxas.fingerprints import Manifest, SourceFingerprint
+from runtime import BuildError, loading, ondemand
+from runtime.ondemand.emit import Spec
 from tools.ptx_report import advising
 from tools.ptx_report.__main__ import main
 from tools.ptx_report.compiling import Compiled, Variant
@@ -38,11 +41,21 @@ def test_a_set_is_recorded_with_the_kernels_that_a_toolkit_has_trouble_with(fami
     result = CliRunner().invoke(main, ["toolkits", str(family.specs), *options])
     assert result.exit_code == 0, result.output
     assert "does not compile: " in result.output
-    fails = advice.Row(key, "", "sm_80", "13.9.1", 1, 0, 0, 0, 0, 0, "")
-    table = {row._replace(note="") for row in advice.read(family.specs / advice.NAME)}
+    fails = advice.Row(key, "", "sm_80", "13.9.1", 1, 0, 0, 0, 0, 0, "", "")
+    table = {row._replace(code="", note="") for row in advice.read(family.specs / advice.NAME)}
     whole = fails._replace(kernels=key.rpartition(".")[0], set="default")
     compiled = {"nvcc": own, "compiled": 1}
     assert table == {fails, whole, fails._replace(**compiled), whole._replace(**compiled)}
+
+
+def test_a_source_has_one_fingerprint_in_any_set():
+    manifest = Manifest(ROOT / "generated/manifest.json")
+    whole = SourceFingerprint(manifest, [SPECS])
+    loading.families(SPECS)
+    for target in ("flash_prefill.sm90a.", "flash_decode.sm80."):
+        key = next(key for key in manifest.kernels if key.startswith(target))
+        kernel = Spec(ondemand.source_of(key.partition(".")[0])).kernel(key)
+        assert kernel.fingerprint(key, SPECS) == whole.of(key)
 
 
 def test_what_verify_found_wrong_is_refused_at_the_next_build(family, key):
@@ -71,3 +84,8 @@ def test_what_verify_found_wrong_is_refused_at_the_next_build(family, key):
         match=rf"nvcc {nvcc} compiles {key} wrongly for sm_80 .*: nvcc 99.5.37 compiles it",
     ):
         runtime.build(family.specs, keys=[key], architectures=["80"])
+    family.edit("#pragma once", "#pragma once\n#error it is compiled", "sm80.cuh")
+    with pytest.raises(BuildError, match="it is compiled"):  # the row is of another source
+        runtime.build(family.specs, keys=[key], architectures=["80"])
+    record("99.6.1", "good")
+    assert advice.read(family.specs / advice.NAME) == []

@@ -15,6 +15,8 @@ from codegen.build import toolkits
 from codegen.core import advice
 from codegen.core.home import ROOT, SPECS
 from codegen.core.ptxas_rows import read_csv
+from codegen.ptxas import check_toolkit
+from codegen.ptxas.fingerprints import Manifest, SourceFingerprint
 from tests.ptx_report.project import KEYS, Project
 from tools.ptx_report import advising
 from tools.ptx_report.__main__ import main
@@ -204,12 +206,16 @@ def test_an_option_of_ptxas_is_a_column(tmp_path):
 
 # The table of advice
 
-SET = advice.Row("f.sm80", "default", "sm_90", "13.0.88", 3, 3, 1, 8, 0, 2, "")
-BAD = advice.Row(KEYS[0], "", "sm_90", "13.0.88", 1, 1, 0, 0, 1, 0, "2 | 3")
+SET = advice.Row("f.sm80", "default", "sm_90", "13.0.88", 3, 3, 1, 8, 0, 2, "", "")
+BAD = advice.Row(KEYS[0], "", "sm_90", "13.0.88", 1, 1, 0, 0, 1, 0, "c0de", "2 | 3")
 
 
-def right(nvcc):
-    return BAD._replace(nvcc=nvcc, wrong=0, note="")
+def right(nvcc, code="c0de"):
+    return BAD._replace(nvcc=nvcc, wrong=0, code=code, note="")
+
+
+def refusal(path, keys, architectures, nvcc, code="c0de"):
+    return advice.refusal(path, keys, architectures, nvcc, lambda key: code)
 
 
 def test_a_table_is_what_was_written(tmp_path):
@@ -220,14 +226,15 @@ def test_a_table_is_what_was_written(tmp_path):
     nvccs = [row.nvcc for row in advice.read(path) if row.kernels == BAD.kernels]
     assert nvccs == ["13.0.88", "13.5.37", "13.10.1"]
     path.write_text(path.read_text().replace("13.0.88,3", "13.0.88,x"))
-    with pytest.raises(advice.AdviceError, match=r"toolkits\.csv:\d: expected a header and 11"):
+    with pytest.raises(advice.AdviceError, match=r"toolkits\.csv:\d: expected a header and 12"):
         advice.read(path)
 
 
 def test_a_wrong_pair_is_refused_with_its_row_and_the_nearest_right_toolkit(tmp_path):
     path = tmp_path / advice.NAME
-    path.write_text(advice.text([BAD, right("13.2.86"), right("13.5.37"), right("12.0.1")]))
-    why = advice.refusal(path, [KEYS[0]], ["90"], "13.0.88")
+    rows = [BAD, right("13.2.86"), right("13.5.37"), right("12.0.1"), right("13.1.1", "01d")]
+    path.write_text(advice.text(rows))
+    why = refusal(path, [KEYS[0]], ["90"], "13.0.88")
     assert f"nvcc 13.0.88 compiles {KEYS[0]} wrongly for sm_90 ({path}:3: 2 | 3)" in why
     assert "nvcc 13.2.86 compiles it rightly" in why
     for keys, architectures, nvcc in (
@@ -235,17 +242,18 @@ def test_a_wrong_pair_is_refused_with_its_row_and_the_nearest_right_toolkit(tmp_
         ([KEYS[0]], ["80", "100"], "13.0.88"),
         ([KEYS[0]], ["90"], "13.2.86"),
     ):
-        assert advice.refusal(path, keys, architectures, nvcc) is None
+        assert refusal(path, keys, architectures, nvcc) is None
     path.write_text(advice.text([BAD]))
-    assert "no other nvcc was tried" in advice.refusal(path, [KEYS[0]], ["9.0"], "13.0.88")
+    assert "no other nvcc was tried" in refusal(path, [KEYS[0]], ["9.0"], "13.0.88")
 
 
 def test_cmake_refuses_a_wrong_pair(tmp_path, capsys):
     project = Project(tmp_path, {})
+    code = SourceFingerprint(Manifest(project.manifest), [project.specs]).of(KEYS[0])
     arguments = [str(project.manifest), str(project.specs), "--architectures", "80", "90", "--nvcc"]
-    (project.specs / advice.NAME).write_text(advice.text([BAD]))
-    assert advice.main([*arguments, "13.5.37"]) == 0
-    assert advice.main([*arguments, "13.0.88"]) == 1
+    (project.specs / advice.NAME).write_text(advice.text([BAD._replace(code=code)]))
+    assert check_toolkit.main([*arguments, "13.5.37"]) == 0
+    assert check_toolkit.main([*arguments, "13.0.88"]) == 1
     assert f"compiles {KEYS[0]} wrongly" in capsys.readouterr().err
 
 

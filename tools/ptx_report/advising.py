@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,8 @@ _FOLDERS = re.compile(r"/(?:[^\s/]+/)+")  # a machine's
 
 def record(results: Sequence[Compiled], set_name: str, whole: set[str]) -> Path:
     """Puts results into the table of their specs; returns its path. A target of which a set was
-    compiled as a whole has a row, and so has each kernel with which a toolkit has trouble."""
+    compiled as a whole has a row, and so has each kernel with which a toolkit has trouble. Rows of
+    kernels whose source has changed since leave the table."""
     from runtime import ondemand
 
     rows: list[Row] = []
@@ -33,6 +35,7 @@ def record(results: Sequence[Compiled], set_name: str, whole: set[str]) -> Path:
     if len(roots) != 1:
         raise ReportError(f"--record: expected one folder of specs, got {len(roots)}")
     table = roots.pop() / advice.NAME
+    code = functools.cache(_source_code)
     for result in results:
         of_target: dict[tuple[str, str], list[Row]] = defaultdict(list)
         for key in result.units:
@@ -42,14 +45,16 @@ def record(results: Sequence[Compiled], set_name: str, whole: set[str]) -> Path:
             file = source.folder / verified.name_of(target.partition(".")[2])
             for row in _of_kernel(key, result, verified.read(file)):
                 of_target[target, row.arch].append(row)
-                rows.append(row)
+                rows.append(row._replace(code=code(key) or ""))
         for (target, arch), kernels in of_target.items():
             if target in whole:
-                numbers = map(sum, zip(*(row[4:-1] for row in kernels), strict=True))
+                numbers = map(sum, zip(*(row[4:-2] for row in kernels), strict=True))
                 nvcc = result.variant.toolkit.version
-                rows.append(Row._make([target, set_name, arch, nvcc, *numbers, ""]))
+                rows.append(Row._make([target, set_name, arch, nvcc, *numbers, "", ""]))
     new = {row[:4] for row in rows}
-    every = [*(row for row in advice.read(table) if row[:4] not in new), *rows]
+    others = [row for row in advice.read(table) if row[:4] not in new]
+    current = [row for row in others if row.set or code(row.kernels) in (row.code, "")]
+    every = [*current, *rows]
     troubled = {
         row.kernels
         for row in every
@@ -59,6 +64,22 @@ def record(results: Sequence[Compiled], set_name: str, whole: set[str]) -> Path:
     write_text(table, advice.text(kept))
     click.echo(f"written: {table}")
     return table
+
+
+def _source_code(key: str) -> str | None:
+    """Returns the fingerprint of a kernel's source; None if its spec has no such kernel, "" if its
+    family is not loaded."""
+    from runtime import ondemand
+    from runtime.errors import KernelNotFound
+    from runtime.ondemand.emit import Spec
+
+    source = ondemand.source_of(key.partition(".")[0])
+    if source is None:
+        return ""
+    try:
+        return Spec(source).kernel(key).fingerprint(key, source.root)
+    except KernelNotFound:
+        return None
 
 
 def _of_kernel(key: str, result: Compiled, known: Iterable[verified.Row]) -> Iterable[Row]:
@@ -88,7 +109,7 @@ def _of_kernel(key: str, result: Compiled, known: Iterable[verified.Row]) -> Ite
         yield Row(
             key, "", arch, result.variant.toolkit.version, 1, int(not failure),
             int(spill_bytes > 0), spill_bytes, int(bool(bad)),
-            int(bool(outcomes) and not wrong), _FOLDERS.sub("", failure or bad),
+            int(bool(outcomes) and not wrong), "", _FOLDERS.sub("", failure or bad),
         )  # fmt: skip
 
 

@@ -146,10 +146,7 @@ def of_keys(
             specs[family] = source, Spec(source)
         source, spec = specs[family]
         generated = spec.kernel(key)
-        for file, text in generated.files.items():
-            path = work / key / file
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+        generated.write(work / key)
         kernels.append((key, archs, source, generated))
 
     @reported()
