@@ -170,7 +170,7 @@ def _lines(
 
 def folder(source: Path, entry: Mapping[str, str]) -> Path:
     """Returns a folder with the header that an entry of a manifest's `include` takes from a file;
-    the header is written into the cache, read-only, by its content. Raises ExcerptError."""
+    it is written into the cache, read-only, by its name and content. Raises ExcerptError."""
     # Compilers name it in their messages, and a kernel's hash must be that of any machine.
     _, _, below = source.as_posix().rpartition(f"/{entry.get('sha256', '')}/")
     file = below if "archive" in entry else entry["path"]
@@ -184,7 +184,9 @@ def folder(source: Path, entry: Mapping[str, str]) -> Path:
     header = f"// {', '.join(names)} of {file} ({of})\n"
     header += excerpt(text, names, file, as_device)
     content = header.encode(errors="surrogateescape")
-    cache, name = cache_folder(), hashlib.sha256(content).hexdigest()
+    # A folder holds one header, so that none comes into a folder that a build has listed.
+    named = f"{entry['excerpt']}\n".encode() + content
+    cache, name = cache_folder(), hashlib.sha256(named).hexdigest()
     path = cache / "excerpts" / name / entry["excerpt"]
     try:
         kept = trust.folder(cache, "excerpts", name)

@@ -345,6 +345,8 @@ def test_the_headers_folder_is_found_by_entry_and_by_cmakes_text(tmp_path, monke
     assert '#line 1 "../up/a.cu"\nKERNELMINT_INLINE int one() { return 1; }\n' in header.read_text()
     assert str(tmp_path) not in header.read_text()
     assert not os.access(header, os.W_OK) or os.geteuid() == 0
+    again = build_paths.find({**entry, "excerpt": "two.h"}, {"specs": tmp_path / "specs"})
+    assert again != found  # a folder holds one header: builds list what is in it
     text = build_paths.as_text(entry, str(tmp_path / "up/a.cu"))
     assert text == f"excerpt:one.h:global:one:{tmp_path}/up/a.cu"
     command = [sys.executable, build_paths.__file__, text]
