@@ -12,7 +12,13 @@ from codegen.core import dtypes
 from runtime.errors import InvalidArgument, unexpected, unlisted
 from runtime.pytorch import traced_as_constant
 
-DTYPES: dict[str, torch.dtype] = {d.name: getattr(torch, d.torch) for d in dtypes.TABLE}
+
+class _Dtypes(dict[str, torch.dtype]):
+    def __missing__(self, name: str) -> torch.dtype:
+        raise InvalidArgument(f"PyTorch {torch.__version__} has no dtype {name}")
+
+
+DTYPES = _Dtypes((d.name, getattr(torch, d.torch)) for d in dtypes.TABLE if hasattr(torch, d.torch))
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 # Looked up once: calls are short.
 _is_jit_tracing = torch._C._is_tracing

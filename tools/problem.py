@@ -90,7 +90,7 @@ class Problem:
     def outputs(self) -> tuple[Tensor, ...]:
         """Allocates memory for the results, poisoned."""
         return tuple(
-            torch.full(shape, _poison(dtype), dtype=dtype, device=self.device)
+            torch.full(shape, _poison(dtype), dtype=_counted(dtype), device=self.device).view(dtype)
             for dtype, shape in self.shapes
         )
 
@@ -178,6 +178,7 @@ class Problem:
         ):
             if want.numel() == 0:
                 continue
+            got, want = (x.view(_counted(x.dtype)) for x in (got, want))
             unit, want = UNITS.get(got.dtype, 0.0), want.double()
             both_nan = got.isnan() & want.isnan()
             differences.append(compare(
@@ -206,7 +207,7 @@ def _needed(function: Callable[..., Any]) -> list[str]:
 
 def _largest(expected: Tensor) -> Tensor:
     """Returns the largest finite magnitude, in fp64; 0 for an empty tensor."""
-    expected = expected.double()
+    expected = expected.view(_counted(expected.dtype)).double()
     finite = expected[expected.isfinite()].abs()
     return finite.max() if finite.numel() else expected.new_zeros(())
 
@@ -216,8 +217,14 @@ def _outputs(family: Family, options: Mapping[str, Any]) -> list[Argument]:
     return [a for a in family.outputs if not a.optional or options.get(f"return_{a.name}")]
 
 
+def _counted(dtype: torch.dtype) -> torch.dtype:
+    """Returns the dtype by which PyTorch fills and compares tensors: bytes for pairs of floats."""
+    return torch.uint8 if dtype == DTYPES.get("e2m1x2") else dtype
+
+
 def _poison(dtype: torch.dtype) -> float | int:
-    return float("nan") if dtype.is_floating_point else torch.iinfo(dtype).min
+    counted = _counted(dtype)
+    return float("nan") if counted.is_floating_point else torch.iinfo(counted).min
 
 
 def check(family: Family, parameters: Mapping[str, Any], passed: Sequence[str] = ()) -> None:
@@ -273,7 +280,7 @@ def _check_inputs(
         dtype = _dtype_of(argument, family, parameters)
         if argument.mutated and not once:
             why = "changes it in place"
-        elif not DTYPES[dtype].is_floating_point:
+        elif not (DTYPES[dtype].is_floating_point or argument.packed):
             why = f"has the dtype {dtype}, and random integers may mean nothing"
         else:
             continue
@@ -444,13 +451,28 @@ def _tensors_of(
     }
     _check_inputs(family, parameters, case.given, tensors, once)
     tensors |= {
-        a.name: torch.randn(
-            _extents(family, a, parameters, case), generator=generator, device=device
-        ).to(_dtype(a, parameters))
+        a.name: _random(family, a, parameters, case, generator)
         for a in family.inputs
         if a.name not in tensors and (not a.optional or a.name in case.given)
     }
     return _problem(family, parameters, case, tensors, device)
+
+
+def _random(
+    family: Family,
+    argument: Argument,
+    parameters: Mapping[str, Any],
+    case: Case,
+    generator: torch.Generator,
+) -> Tensor:
+    """Returns normally distributed numbers; for several in an element, random bits."""
+    dtype, shape = _dtype(argument, parameters), _extents(family, argument, parameters, case)
+    device = generator.device
+    if not argument.packed and _counted(dtype) == dtype:
+        return torch.randn(shape, generator=generator, device=device).to(dtype)
+    shape[-1] *= dtype.itemsize
+    bits = torch.randint(256, shape, generator=generator, device=device, dtype=torch.uint8)
+    return bits.view(dtype)
 
 
 def _from_maker(

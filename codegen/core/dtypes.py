@@ -45,6 +45,8 @@ class Dtype(NamedTuple):
     def holds(self, value: float) -> bool:
         """Returns whether elements may have that value, of at most 53 bits if it is an integer;
         floats round it."""
+        if self.name == "e2m1x2":  # an element is two numbers
+            return False
         if self.is_floating:
             most, has_infinity = _RANGES[self.name]
             return math.isnan(value) or abs(value) <= most or (math.isinf(value) and has_infinity)
@@ -73,6 +75,7 @@ TABLE = (
     Dtype("u64", "uint64", 1, 64),
     Dtype("complex64", "complex64", 5, 64),
     Dtype("complex128", "complex128", 5, 128),
+    Dtype("e2m1x2", "float4_e2m1fn_x2", 17, 8),  # DLPack: 2 lanes of 4 bits
 )
 DTYPES = tuple(dtype.name for dtype in TABLE)
 # Names in other projects.

@@ -59,6 +59,7 @@ class Tensor:
     role: str  # input or output
     dims: tuple[str, ...]
     dtype: str
+    packed: int | None = left_out(None)  # so many of the spec's elements lie in one of the tensor's
     optional: bool  # an input that may be None, or an output that the caller asks for
     mutated: bool  # an input that kernels change
     on_host: bool  # an input in the CPU's memory, whatever the target

@@ -24,6 +24,7 @@ def args(family: Family) -> str:
         role += "" if tensor.fill is None else f", filled with {tensor.fill:g}"
         optional = ", optional" if tensor.optional else ""
         optional += ", on the host" if tensor.on_host else ""
+        optional += f", {tensor.packed} elements in each" if tensor.packed else ""
         doc = f": {tensor.doc}" if tensor.doc else ""
         is_read = tensor.role is Role.INPUT and not tensor.mutated
         view = "ConstTensorView" if is_read else "TensorView"

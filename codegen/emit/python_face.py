@@ -203,7 +203,8 @@ def _argument_lines(family: Family) -> list[str]:
             notes += ["on the CPU"] * tensor.on_host
             note = f" ({', '.join(notes)})" if notes else ""
         doc = f": {tensor.doc}" if tensor.doc else ""
-        lines.append(f"{tensor.name}: [{shape}], {tensor.dtype}{note}{doc}")
+        packed = f", {tensor.packed} elements in each" if tensor.packed else ""
+        lines.append(f"{tensor.name}: [{shape}], {tensor.dtype}{packed}{note}{doc}")
     lines += map(scalars.described, family.scalars)
     lines += [f"Requires {rule.that.text}: {rule.because}." for rule in family.requires]
     return lines

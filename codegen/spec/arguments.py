@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -60,7 +61,7 @@ class ArgumentLoader:
         for name, argument in written.arguments.items():
             if not isinstance(argument, schema.TensorInput):
                 continue
-            for i, dim in enumerate(argument.tensor):
+            for i, dim in enumerate(_in_memory(argument.tensor, argument.packed)):
                 symbol = dim.strip()
                 if not symbol.isidentifier() or symbol in constants:
                     continue
@@ -78,6 +79,16 @@ class ArgumentLoader:
                 elif symbol in written.arguments:
                     self.document.report(f"symbol '{symbol}' is also an argument's name", *path)
                 symbols[symbol] = replace(INT, given=(name,)) if argument.optional else INT
+        for name, argument in written.arguments.items():
+            if isinstance(argument, schema.TensorInput) and argument.packed and argument.tensor:
+                symbol, last = argument.tensor[-1].strip(), len(argument.tensor) - 1
+                if symbol.isidentifier() and symbol not in symbols and symbol not in constants:
+                    message = (
+                        f"no tensor that is not packed has the extent {symbol}, which memory tells "
+                        f"to a multiple of {argument.packed}: write `{argument.packed} * NAME`"
+                    )
+                    self.document.report(message, "arguments", name, "tensor", last)
+                    symbols[symbol] = INT
         if len(symbols) > MAX_SYMBOLS:
             self.document.report(f"{len(symbols)} symbols; at most {MAX_SYMBOLS}", "arguments")
         return symbols
@@ -212,7 +223,7 @@ class ArgumentLoader:
             self.document.report(f"{len(texts)} extents; at most {MAX_RANK}", *path, key)
         check_dtype(self.document, written.dtype, kinds, *path, "dtype")
         dims = []
-        for i, text in enumerate(texts):
+        for i, text in enumerate(_in_memory(texts, written.packed)):
             expression = load_expression(self.document, text, extent_scope, "int", *path, key, i)
             self._check_extent(name, expression, scalars)
             is_symbol = expression.text not in kinds and scope.get(expression.text) == INT
@@ -231,6 +242,7 @@ class ArgumentLoader:
             role,
             tuple(dims),
             written.dtype,
+            written.packed,
             written.optional,
             isinstance(written, schema.TensorInput) and written.mutated,
             isinstance(written, schema.TensorInput) and written.device == "host",
@@ -274,6 +286,8 @@ class ArgumentLoader:
             self.document.report(message, *place)
         elif not output.dims:
             self.document.report(f"'{output.name}' has no extent", *place)
+        elif output.packed and len(output.dims) == 1:
+            self.document.report(f"the first extent of '{output.name}' is packed", *place)
 
     def _check_extent(self, name: str, extent: Expression, scalars: Sequence[Scalar]) -> None:
         """Reports scalars that an output's extent may not name: torch.compile asks for the extent
@@ -286,6 +300,16 @@ class ArgumentLoader:
                     f"'{name}' depends on '{scalar.name}': torch.compile needs it without a device"
                 )
                 self.document.report(message, "arguments", scalar.name, "default")
+
+
+def _in_memory(extents: Sequence[str], packed: int | None) -> list[str]:
+    """Returns a tensor's extents in memory: of a packed tensor's last one, `2 * NAME` is NAME, and
+    any other is divided, rounded up."""
+    if not packed or not extents:
+        return list(extents)
+    whole = re.fullmatch(rf"\s*{packed}\s*\*\s*([A-Za-z_]\w*)\s*", extents[-1])
+    last = whole[1] if whole else f"ceil_div({extents[-1].strip()}, {packed})"
+    return [*extents[:-1], last]
 
 
 def optional_tensors(written: schema.FamilyFile) -> dict[str, Kind]:

@@ -134,12 +134,14 @@ class Dim:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor argument; `dtype` is a dtype or the name of a dtype parameter."""
+    """A tensor argument; `dtype` is a dtype or the name of a dtype parameter, and `dims` are those
+    in memory."""
 
     name: str
     role: Role
     dims: tuple[Dim, ...]
     dtype: str
+    packed: int | None  # so many elements of the spec's last extent lie in one of the tensor's
     optional: bool  # an input that may be None, or an output that the caller asks for
     mutated: bool  # an input that the kernel changes
     on_host: bool  # it is in the CPU's memory, whatever the target

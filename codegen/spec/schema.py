@@ -129,6 +129,9 @@ class _Tensor(_Shaped):
     alignment: Text | None = Field(
         None, description="bytes, over the family's parameters; default: the target's"
     )
+    packed: int | None = Field(
+        None, ge=2, le=64, description="so many elements of the last extent lie in one of the dtype"
+    )
 
 
 class TensorInput(_Tensor):

@@ -20,5 +20,6 @@
   ROW(u32, "torch.uint32", 1, 32) \
   ROW(u64, "torch.uint64", 1, 64) \
   ROW(complex64, "torch.complex64", 5, 64) \
-  ROW(complex128, "torch.complex128", 5, 128)
+  ROW(complex128, "torch.complex128", 5, 128) \
+  ROW(e2m1x2, "torch.float4_e2m1fn_x2", 17, 8)
 // clang-format on

@@ -89,6 +89,12 @@ struct Float8 {
 using e4m3fn = Float8<3>;
 using e5m2 = Float8<2>;
 
+// Two 4-bit floats, the first in the lower half of the byte. CUDA's intrinsics call the type of
+// `bits` __nv_fp4x2_storage_t.
+struct e2m1x2 {
+  std::uint8_t bits;
+};
+
 // A complex number as PyTorch, std::complex and cuComplex.h lay it out.
 template <class Real>
 struct alignas(2 * sizeof(Real)) Complex {

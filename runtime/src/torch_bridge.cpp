@@ -35,8 +35,11 @@ constexpr auto kByType = [] {
 }();
 
 int to_dtype(dlpack::DataType type) {
-  if (type.lanes != 1 || type.code > kMostCode || type.bits > kMostBits) return kUnknownDtype;
-  return kByType[type.code][type.bits];
+  const int bits = type.bits * type.lanes;
+  const bool is_pair = type.lanes == 2 && type.bits == 4;  // one element of PyTorch's
+  if ((type.lanes != 1 && !is_pair) || type.code > kMostCode || bits > kMostBits)
+    return kUnknownDtype;
+  return kByType[type.code][bits];
 }
 
 // Interned attribute names; they live as long as the process.
@@ -140,7 +143,8 @@ Torch::Torch() : module_(nb::module_::import_("torch")) {
   }
   current_stream_ = module_.attr("cuda").attr("current_stream");
   for (int i = 0; i < kNumDtypes; ++i)
-    dtypes_[i] = module_.attr(kDtypes[i].torch_name + std::string("torch.").size());
+    dtypes_[i] = nb::getattr(module_, kDtypes[i].torch_name + std::string("torch.").size(),
+                             nb::none());  // none: PyTorch is older than the dtype
   cpu_device_ = module_.attr("device")("cpu");
   void* const library = dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);  // never closed
   memory_.emplace(library, internals);
@@ -364,6 +368,8 @@ nb::object Torch::allocate(const nb::object& function, const std::int64_t* shape
       NB_TUPLE_SET_ITEM(result.ptr(), i, checked(PyLong_FromLongLong(values[i])).release().ptr());
     return result;
   };
+  if (dtypes_[static_cast<int>(dtype)].is_none())
+    throw InvalidArgument(text("this version of PyTorch has no ", torch_name(dtype)));
   const nb::object size = tuple(shape), where = device_object(device);
   const nb::object stride = strides == nullptr ? nb::object() : tuple(strides);
   PyObject* arguments[] = {size.ptr(), dtypes_[static_cast<int>(dtype)].ptr(), where.ptr(),

@@ -56,6 +56,24 @@ REFUSED = [
         "family.yaml:5:40: 'x' is not an output that is always there",
     ),
     (
+        "a packed extent that only memory tells",
+        [("doc: the input}", "doc: the input}\n  w: {tensor: [M, K], dtype: u8, packed: 2}")],
+        "family.yaml:5:19: no tensor that is not packed has the extent K, which memory tells to a "
+        "multiple of 2: write `2 * NAME`",
+    ),
+    (
+        "a true extent of several in an element",
+        [
+            (
+                Y,
+                f"{Y[:-1]}, packed: 2, extent: n}}\n  n: {{output: [], dtype: i32}}".replace(
+                    "M, ", ""
+                ),
+            )
+        ],
+        "family.yaml:5:68: the first extent of 'y' is packed",
+    ),
+    (
         "an extent in several numbers",
         [(Y, "y: {output: [M], dtype: i32, extent: n}\n  n: {output: [M], dtype: i32}")],
         "family.yaml:5:40: 'n' holds an extent: it is [] of i32 or i64",
@@ -219,6 +237,17 @@ def test_a_rule_may_name_an_extent_where_its_tensor_is_known_to_be_there(workspa
 def test_an_extent_that_a_required_tensor_names_too_is_known(workspace) -> None:
     workspace.edit("family.yaml", X, X + "  mask: {tensor: [N], dtype: i32, optional: true}\n")
     assert workspace.run("regenerate").status == 0
+
+
+def test_packed_extents_lie_in_memory_divided(workspace) -> None:
+    packed = "  w: {tensor: [M, 2 * P], dtype: u8, packed: 2}\n"
+    workspace.edit("family.yaml", X, X + packed + "  v: {tensor: [M, N], dtype: i32, packed: 8}\n")
+    workspace.write("reference.py", "def demo(x, w, v, alpha): ...\n")
+    assert workspace.run("regenerate").status == 0
+    args = (workspace.out / "demo/args.h").read_text()
+    assert "ConstTensorView<2> w;  // [M, P] u8, 2 elements in each" in args
+    assert "ConstTensorView<2> v;  // [M, ceil_div(N, 8)] i32, 8 elements in each" in args
+    assert "std::int64_t M, N, P;" in args
 
 
 def test_a_workspace_and_a_launch_may_ask(workspace) -> None:
