@@ -48,6 +48,26 @@ def test_a_set_is_recorded_with_the_kernels_that_a_toolkit_has_trouble_with(fami
     assert table == {fails, whole, fails._replace(**compiled), whole._replace(**compiled)}
 
 
+@pytest.mark.skipif(NVCC is None or find_tool("nvdisasm") is None, reason="no nvcc, or no nvdisasm")
+def test_rows_of_another_machine_are_merged(family, key, tmp_path):
+    def run(*options):
+        result = CliRunner().invoke(main, ["toolkits", str(family.specs), *map(str, options)])
+        assert result.exit_code == 0, result.output
+
+    rows, table, page = tmp_path / "rows.csv", family.specs / advice.NAME, tmp_path / "p.md"
+    run("--nvcc", NVCC, "--architecture", "80", "--rows", rows)
+    assert not table.exists()
+    whole, kernel = advice.read(rows)
+    assert (whole.kernels, kernel.kernels) == (key.rpartition(".")[0], key)
+    other = kernel._replace(nvcc="13.9.1", spilled=1)
+    changed = other._replace(nvcc="13.9.2", code="0")  # of another source
+    (tmp_path / "other.csv").write_text(advice.text([other, changed]))
+    page.write_text("| kernels | architecture |\n")
+    run("--merge", rows, "--merge", tmp_path / "other.csv", "--matrix", page)
+    assert advice.read(table) == [whole, kernel, other]
+    assert f"`{key}`" in page.read_text()
+
+
 def test_a_source_has_one_fingerprint_in_any_set():
     manifest = Manifest(ROOT / "generated/manifest.json")
     whole = SourceFingerprint(manifest, [SPECS])
@@ -64,7 +84,7 @@ def test_what_verify_found_wrong_is_refused_at_the_next_build(family, key):
     def record(version, code):
         variant = Variant(version, toolkits.Toolkit(("nvcc",), version))
         result = Compiled(variant, {key: [Row(key, arch="sm_80")]}, {(key, "sm_80"): code})
-        advising.record([result], "default", set())
+        advising.record(advising.rows_of([result], "default", set()))
 
     rows = [
         verified.Row(key, "sm_80", "nvcc 13.0.88", code, "GPU", "reference", outcome)

@@ -23,18 +23,12 @@ _MATRIX = re.compile(r"^\| kernels \| architecture \|.*\n(?:\|.*\n)*", re.MULTIL
 _FOLDERS = re.compile(r"/(?:[^\s/]+/)+")  # a machine's
 
 
-def record(results: Sequence[Compiled], set_name: str, whole: set[str]) -> Path:
-    """Puts results into the table of their specs; returns its path. A target of which a set was
-    compiled as a whole has a row, and so has each kernel with which a toolkit has trouble. Rows of
-    kernels whose source has changed since leave the table."""
+def rows_of(results: Sequence[Compiled], set_name: str, whole: set[str]) -> list[Row]:
+    """Returns the table's rows of results: of each kernel, and of each target of which a set was
+    compiled as a whole."""
     from runtime import ondemand
 
     rows: list[Row] = []
-    sources = {ondemand.source_of(key.partition(".")[0]) for r in results for key in r.units}
-    roots = {source.root for source in sources if source is not None}
-    if len(roots) != 1:
-        raise ReportError(f"--record: expected one folder of specs, got {len(roots)}")
-    table = roots.pop() / advice.NAME
     code = functools.cache(_source_code)
     for result in results:
         of_target: dict[tuple[str, str], list[Row]] = defaultdict(list)
@@ -51,10 +45,27 @@ def record(results: Sequence[Compiled], set_name: str, whole: set[str]) -> Path:
                 numbers = map(sum, zip(*(row[4:-2] for row in kernels), strict=True))
                 nvcc = result.variant.toolkit.version
                 rows.append(Row._make([target, set_name, arch, nvcc, *numbers, "", ""]))
+    return rows
+
+
+def record(rows: Sequence[Row]) -> Path:
+    """Puts rows into the table of their specs; returns its path. Kernels with which no toolkit has
+    trouble are left out, and so are rows of sources that have changed since."""
+    from runtime import ondemand
+
+    sources = {ondemand.source_of(row.kernels.partition(".")[0]) for row in rows}
+    roots = {source.root for source in sources if source is not None}
+    if len(roots) != 1:
+        raise ReportError(f"--record: expected one folder of specs, got {len(roots)}")
+    table = roots.pop() / advice.NAME
+    code = functools.cache(_source_code)
     new = {row[:4] for row in rows}
     others = [row for row in advice.read(table) if row[:4] not in new]
-    current = [row for row in others if row.set or code(row.kernels) in (row.code, "")]
-    every = [*current, *rows]
+    every = [
+        row
+        for row in (*others, *rows)
+        if row.set or code(row.kernels) in (row.code, "")
+    ]  # fmt: skip
     troubled = {
         row.kernels
         for row in every

@@ -58,6 +58,14 @@ _PATH = click.Path(path_type=Path)
 @click.option("--csv", "csv_file", type=_PATH, metavar="FILE", help="Write all rows as CSV.")
 @click.option("--record", is_flag=True, help="Keep the result in the specs' toolkits.csv.")
 @click.option(
+    "--rows", "rows_file", type=_PATH, metavar="FILE.csv",
+    help="Write all rows that --record would keep, for --merge on another machine.",
+)  # fmt: skip
+@click.option(
+    "--merge", "merged", type=_PATH, multiple=True, metavar="FILE.csv",
+    help="Keep the rows of such a file in the specs' toolkits.csv; without --nvcc; repeated.",
+)  # fmt: skip
+@click.option(
     "--matrix", type=_PATH, metavar="FILE.md",
     help="Write toolkits.csv into this page's table; without --nvcc, as it is.",
 )  # fmt: skip
@@ -74,6 +82,8 @@ def toolkits(
     instructions: bool,
     csv_file: Path | None,
     record: bool,
+    rows_file: Path | None,
+    merged: tuple[Path, ...],
     matrix: Path | None,
     everything: bool,
 ) -> None:
@@ -95,16 +105,22 @@ def toolkits(
     archs = [*itertools.chain(*architectures)]
     if not is_foreign and (more or len(words) > 1):
         raise click.UsageError(f"got {' '.join(sources)}: expected one folder of specs or family")
-    if record and (is_foreign or ptxas):
-        raise click.UsageError("--record: for kernels of specs, without --ptxas-option")
-    if not names and matrix is None:
+    keeps = record or rows_file is not None
+    if keeps and (is_foreign or ptxas):
+        raise click.UsageError("--record, --rows: for kernels of specs, without --ptxas-option")
+    if not names and matrix is None and not merged:
         raise click.UsageError("name toolkits: --nvcc 13.0 --nvcc 13.5")
     if matrix is not None and names and not record:
         raise click.UsageError("--matrix: with --record, or without --nvcc")
+    if names and merged:
+        raise click.UsageError("--merge: without --nvcc")
     try:
         if not names:
-            assert matrix is not None
-            advising.write_matrix(matrix, Path(words[0] if words else "kernel_specs") / advice.NAME)
+            table = Path(words[0] if words else "kernel_specs") / advice.NAME
+            if merged:
+                table = _merge(table.parent, merged)
+            if matrix is not None:
+                advising.write_matrix(matrix, table)
             return
         variants = _variants(names, wheels, ptxas)
         with tempfile.TemporaryDirectory() as work:
@@ -114,7 +130,7 @@ def toolkits(
                 chosen, whole = _keys(words, set_name, where, keys, archs)
                 units = of_keys(chosen, archs, Path(work))
             results = compiled(
-                variants, units, instructions or record, functools.partial(click.echo, err=True)
+                variants, units, instructions or keeps, functools.partial(click.echo, err=True)
             )
         every = [row for result in results for row in result.rows]
         if not every:
@@ -122,10 +138,14 @@ def toolkits(
                 "no kernel was compiled: no CUDA kernel of the specs suits --architecture "
                 f"{' '.join(archs)}, or the files have none"
             )
-        if record:
-            table = advising.record(results, set_name, whole)
-            if matrix is not None:
-                advising.write_matrix(matrix, table)
+        if keeps:
+            rows = advising.rows_of(results, set_name, whole)
+            if rows_file is not None:
+                write_text(rows_file, advice.text(rows))
+            if record:
+                table = advising.record(rows)
+                if matrix is not None:
+                    advising.write_matrix(matrix, table)
         _print(results, where if is_foreign else None, Console(), everything)
         if csv_file is not None:
             write_text(csv_file, csv_text(named(every)))
@@ -134,6 +154,21 @@ def toolkits(
         click.echo(f"ptx-report: {error}", err=True)
         sys.exit(2)
     sys.exit(all((row.incomplete or "").startswith(FAILED) for row in every))
+
+
+def _merge(specs: Path, files: Sequence[Path]) -> Path:
+    """Puts the rows of files into the table of a folder of specs; returns its path."""
+    from runtime import loading  # PyTorch's import takes seconds
+
+    with reported():
+        loading.families(str(specs))
+    rows = []
+    for file in files:
+        of_file = advice.read(file)
+        if not of_file:
+            raise ReportError(f"{file}: no rows in it: `ptx-report toolkits --rows` writes them")
+        rows += of_file
+    return advising.record(rows)
 
 
 def _variants(names: Sequence[str], wheels: Sequence[Path], ptxas: Sequence[str]) -> list[Variant]:
