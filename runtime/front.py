@@ -116,6 +116,25 @@ def _nothing() -> Mapping[str, Any]:
     return {}  # PyTorch 2.4 cannot trace NOTHING
 
 
+class Other(NamedTuple):
+    """A function that makes some of a front's calls in place of the family's kernels.
+
+    Attributes:
+        takes: whether the function makes plain calls of these inputs, and of `permuted`, as
+            `Front.__call__` has both. The answer is kept: it may depend on devices, dtypes, and the
+            extents that `symbols` names.
+        symbols: the symbols of the spec whose extents `takes` reads.
+        call: the function, which takes the arguments of `Front.__call__`. Calls that something
+            records or transforms, and wrong calls, go to `refer`.
+        refer: makes any call.
+    """
+
+    takes: Callable[..., bool]
+    symbols: tuple[str, ...]
+    call: Callable[..., Any]
+    refer: Callable[..., Any]
+
+
 class Front:
     """A function that calls one family's kernels without a key.
 
@@ -138,6 +157,10 @@ class Front:
             extent 1: `{"x": (1,)}` takes an x [E] as [1, E, 1].
         tuned: whether rows that were tuned count. They may ask how large a batch is: a front whose
             results must not depend on the batch leaves them out.
+        other: a function that makes some of the calls instead, as a `runtime.front.Other`.
+
+    Attributes:
+        run: a function that makes a call as `__call__` does, outside of torch.compile.
     """
 
     def __init__(
@@ -148,6 +171,7 @@ class Front:
         flags: Mapping[str, Any] = NOTHING,
         permuted: Mapping[str, tuple[int, ...]] = NOTHING,
         tuned: bool = True,
+        other: Other | None = None,
     ) -> None:
         self._family = family
         self._takes = takes
@@ -157,8 +181,10 @@ class Front:
         self._flags = tuple(flags.items())
         self._permuted = permuted
         self._tuned = tuned
-        self._selector = _native.Selector(self._watched, self.find, self._otherwise)
-        self._run = self._selector.call  # bound once: calls are short
+        self._other = other
+        self._otherwise = self._step_by_step if other is None else other.refer
+        self._selector = _native.Selector(self._watched, self._look_up, self._otherwise)
+        self.run = self._selector.call  # bound once: calls are short
         packs.when_changed(self._selector.forget)
 
     def __call__(
@@ -186,7 +212,7 @@ class Front:
         """
         if _is_dynamo_compiling():
             return self._otherwise(inputs, scalars, requested, out, flags, permuted)
-        return self._run(inputs, scalars, requested, out, flags, permuted)
+        return self.run(inputs, scalars, requested, out, flags, permuted)
 
     def explain(
         self,
@@ -210,7 +236,20 @@ class Front:
         """Returns the constructor's arguments to pickle; pickle, or its copier, must find
         `takes`."""
         flags, permuted = dict(self._flags), dict(self._permuted)
-        return _unpickled, (self._family, self._takes, flags, permuted, self._tuned)
+        return _unpickled, (self._family, self._takes, flags, permuted, self._tuned, self._other)
+
+    def _look_up(
+        self,
+        inputs: Inputs,
+        scalars: tuple[Scalar, ...],
+        requested: tuple[bool, ...],
+        flags: tuple[Any, ...],
+        permuted: bool,
+    ) -> Kernel | Callable[..., Any]:
+        """Returns the kernel of a plain call, or the other function that makes it."""
+        if self._other is not None and self._other.takes(inputs, permuted):
+            return self._other.call
+        return self.find(inputs, scalars, requested, flags, permuted)
 
     def find(
         self,
@@ -239,7 +278,7 @@ class Front:
         call = self._read_call(facts, inputs, scalars, requested, flags)
         return open_choice.take(self._family, *call, self._tuned)
 
-    def _otherwise(
+    def _step_by_step(
         self,
         inputs: Inputs,
         scalars: tuple[Scalar, ...],
@@ -432,7 +471,8 @@ class Front:
         """Returns what Selector compares of a call."""
         facts = _facts(self._family)
         places = {t.name: i for i, t in enumerate(manifest.family(self._family).tensors)}
-        deciding = {*rows_of(self._family).deciding, *self._named}
+        symbols = () if self._other is None else self._other.symbols
+        deciding = {*rows_of(self._family).deciding, *self._named, *symbols}
         from_required: set[str] = (
             set()
         )  # symbols and dtypes that inputs which are always there give
@@ -503,8 +543,9 @@ def _unpickled(
     flags: Mapping[str, Any],
     permuted: Mapping[str, tuple[int, ...]],
     tuned: bool,
+    other: Other | None,
 ) -> Front:
-    return Front(family, takes, flags=flags, permuted=permuted, tuned=tuned)
+    return Front(family, takes, flags=flags, permuted=permuted, tuned=tuned, other=other)
 
 
 _thread = threading.local()  # `explains`: whether it is within explain_call, and `explanation`

@@ -6,13 +6,22 @@ row is the time after which the host is free again. The first row is only the ke
 loop in C++; the first look-up of a key happens in a process that has called other kernels. The
 calls take turns, in many short rounds, of which each row is the least: compare rows of one run
 only.
+
+`python -m tools.bench_dispatch --instructions` counts the instructions of one call on the CPU, and
+its Python calls, with one thread and without gradients. A count repeats to within some hundreds
+(addresses and hashes differ), whatever else the machine does.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import sys
 import timeit
 from collections.abc import Callable
 
+import click
 import torch
 import torch.nn.functional as F  # noqa: N812 - PyTorch's own name for it
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -74,6 +83,65 @@ def calls_of(key: str, device: torch.device) -> Calls:
     }
 
 
+def instructions(call: Callable[[], object]) -> int:
+    """Counts the instructions of one call: a forked process makes it in single steps."""
+    trace_me, resume, step = 0, 7, 9  # PTRACE_TRACEME, PTRACE_CONT, PTRACE_SINGLESTEP
+    ptrace = ctypes.CDLL(None).ptrace
+    if (child := os.fork()) == 0:
+        for _ in range(30):
+            call()
+        ptrace(trace_me, 0, None, None)
+        mark, own = signal.SIGUSR1, os.getpid()
+        os.kill(own, mark)
+        call()
+        os.kill(own, mark)
+        os._exit(0)
+    count, marks = 0, 0
+    while os.WIFSTOPPED(status := os.waitpid(child, 0)[1]):
+        marks += os.WSTOPSIG(status) == signal.SIGUSR1
+        count += marks == 1
+        ptrace(step if marks == 1 else resume, child, None, None)
+    return count
+
+
+def python_calls(call: Callable[[], object]) -> int:
+    """Counts the Python functions that one call runs, itself not counted."""
+    events = []
+    for _ in range(5):
+        call()
+    sys.setprofile(lambda frame, event, argument: events.append(event))
+    call()
+    sys.setprofile(None)
+    return events.count("call") - 1
+
+
+def count() -> None:
+    """Prints the instructions and the Python calls of calls on the CPU."""
+    torch.set_num_threads(1)
+    q = torch.ones(1, 40, 2, 64)
+    bhsd, one = q.transpose(1, 2), q[:, :1]
+    new, lengths = torch.ones(2, 1, 2, 64), torch.tensor([5, 6], dtype=torch.int32)
+    cache = torch.zeros(2, 64, 2, 64)
+    key = next(info.key for info in runtime.kernels("flash_forward", "cpu", "dtype == f32"))
+    kernel, operator = runtime.kernel(key), torch.ops.kernelmint.flash_forward.default
+    calls: Calls = {
+        "kernel(q, k, v), 40 queries": lambda: kernel(q, q, q),
+        "torch.ops.kernelmint.flash_forward": lambda: operator(key, q, q, q),
+        "attention": lambda: runtime.attention(q, q, q),
+        "attention, 1 query": lambda: runtime.attention(one, q, q),
+        "sdpa": lambda: runtime.sdpa(bhsd, bhsd, bhsd),
+        "flash_attn_func": lambda: runtime.flash_attn_func(q, q, q),
+        "decode, 1 query": lambda: runtime.decode(new, cache, cache, seqused_k=lengths),
+        "flash_attn_with_kvcache, appending": lambda: runtime.flash_attn_with_kvcache(
+            new, cache, cache, new, new, cache_seqlens=lengths
+        ),
+    }
+    print(f"{key}, PyTorch {torch.__version__}; instructions, Python calls")
+    empty = instructions(lambda: None)
+    for name, call in calls.items():
+        print(f"  {name:<38}{instructions(call) - empty:>9,}{python_calls(call):>5}")
+
+
 def table(target: str, device: torch.device) -> None:
     """Prints the rows of a target's first kernel."""
     rows = (
@@ -91,9 +159,14 @@ def table(target: str, device: torch.device) -> None:
                 print(f"  {name:<38}{taken:>8.2f}")
 
 
-def main() -> None:
-    """Prints the tables."""
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--instructions", "counts", is_flag=True, help="Count instructions on the CPU.")
+def main(counts: bool) -> None:
+    """Prints the cost of a call before the kernel runs."""
     with torch.no_grad():
+        if counts:
+            count()
+            return
         table("cpu", torch.device("cpu"))
         if torch.cuda.is_available():
             for target in runtime.targets():

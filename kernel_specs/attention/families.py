@@ -8,7 +8,8 @@ import torch
 
 from runtime import manifest, packs, tensors
 from runtime.errors import InvalidArgument
-from runtime.front import Front, is_explaining, values_of
+from runtime.front import Front, Other, is_explaining, values_of
+from runtime.handle import Inputs, Out, Scalar
 from runtime.pytorch import traced_as_constant
 
 from . import checks
@@ -18,6 +19,7 @@ _PAGES = 16  # keys that every target reads of a page at once
 _FEW_ROWS = 16  # flash_decode takes so many query rows of one key head at once
 _FEW_ON_CPU = 4  # with more, flash_forward is the faster family on the CPU
 _SWAPPED = (0, 2, 1, 3)
+_Inputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]  # q, k, v
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # found once: calls are short
 # Dynamo of earlier versions cannot trace the question.
 _DYNAMO_KNOWS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
@@ -47,12 +49,12 @@ def _of_decode(device: torch.device, D: int, Dv: int, block_table: bool) -> dict
     return {"d_head": _d_head(DECODE, device, D, Dv), "paged": block_table}
 
 
-forward_front = Front(
-    FORWARD,
-    lambda D: {"d_head": D},
-    flags={"causal": False},
-    permuted=dict.fromkeys(("q", "k", "v", "o"), _SWAPPED),
-)
+def _of_forward(D: int) -> dict[str, Any]:
+    return {"d_head": D}
+
+
+_forward_permuted = dict.fromkeys(("q", "k", "v", "o"), _SWAPPED)
+forward_front = Front(FORWARD, _of_forward, flags={"causal": False}, permuted=_forward_permuted)
 # The calls are bound once: a call of the object itself is slower.
 call_forward = forward_front.__call__
 decode_front = Front(
@@ -124,11 +126,11 @@ def is_few(queries: Any, heads: Any, kv_heads: Any, *inputs: torch.Tensor | None
     input asks for a gradient."""
     if queries * heads > _FEW_ROWS * kv_heads:
         return False
-    if torch.is_grad_enabled():
-        for tensor in inputs:
-            if tensor is not None and tensor.requires_grad:
-                return False
-    return True
+    return not (torch.is_grad_enabled() and _any_requires_grad(inputs))
+
+
+def _any_requires_grad(inputs: Inputs) -> bool:
+    return True in [tensor is not None and tensor.requires_grad for tensor in inputs]
 
 
 def decodes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, swapped: bool) -> bool:
@@ -142,40 +144,41 @@ def decodes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, swapped: bool) ->
         q, k, v: the inputs of `attention`.
         swapped: whether the layout is "bhsd".
     """
-    if not (isinstance(q, torch.Tensor) and isinstance(k, torch.Tensor)):
-        return False
-    if q.is_nested or k.is_nested:
-        return False
-    of_q, of_k = q.shape, k.shape
-    if len(of_q) != 4 or len(of_k) != 4:
-        return False
-    at = 1 if swapped else 2  # the heads' dimension
-    queries, heads, kv_heads, head_dim = of_q[3 - at], of_q[at], of_k[at], of_q[3]
-    rows, most = queries * heads, (_FEW_ROWS if q.is_cuda else _FEW_ON_CPU) * kv_heads
-    is_compiled = _is_dynamo_compiling()
-    if not is_compiled and type(rows) is type(most) is int and rows > most:
-        return False  # most calls end here
-    is_recorded = is_compiled or not (
-        type(rows) is type(most) is type(of_k[3 - at]) is type(of_q[0]) is int
-    )
-    if is_recorded and tensors.is_jit_tracing():
-        return False
-    if not isinstance(v, torch.Tensor) or v.is_nested or v.dim() != 4:
-        return False
-    if is_recorded:
-        if not _is_settled(rows, most, of_q, of_k, v.shape, at):
+    for tensor in (q, k, v):
+        if not isinstance(tensor, torch.Tensor) or tensor.is_nested or tensor.dim() != 4:
             return False
-    elif of_k != v.shape or (of_q[0], head_dim) != (of_k[0], of_k[3]):
+    of_q, of_k, of_v = q.shape, k.shape, v.shape
+    at = 1 if swapped else 2  # the heads' dimension
+    rows, most = of_q[1] * of_q[2], (_FEW_ROWS if q.is_cuda else _FEW_ON_CPU) * of_k[at]
+    if _is_dynamo_compiling() or not (
+        type(rows) is type(most) is type(of_k[3 - at]) is type(of_q[0]) is int
+    ):
+        if tensors.is_jit_tracing() or not _is_settled(rows, most, of_q, of_k, of_v, at):
+            return False
+        suits = _suits_decode(q.is_cuda, q.dtype, of_q[3])
+    elif of_k != of_v or (of_q[0], of_q[3]) != (of_k[0], of_k[3]):
         return False
-    if not is_recorded and (kv_heads == 0 or heads % kv_heads != 0):
+    else:
+        suits = _are_few((q, k, v), swapped)
+    return suits and not (torch.is_grad_enabled() and _any_requires_grad((q, k, v)))
+
+
+def _are_few(inputs: _Inputs, swapped: bool) -> bool:
+    """Returns whether flash_decode takes plain calls of `attention` of such dtypes and extents, if
+    the inputs suit each other and ask for no gradient."""
+    q, k, _ = inputs
+    at = 1 if swapped else 2
+    heads, kv_heads = q.shape[at], k.shape[at]
+    most = _FEW_ROWS if q.is_cuda else _FEW_ON_CPU
+    if kv_heads == 0 or heads % kv_heads != 0 or q.shape[3 - at] * heads > most * kv_heads:
         return False
-    extents = (queries, heads, kv_heads, head_dim, head_dim)
-    if family_of(q, k, v, extents=extents) != DECODE:
-        return False
-    on_cuda = q.is_cuda
-    if head_dim not in values_of(FORWARD, "d_head", on_cuda):
-        return False
-    return _has_decode(on_cuda, q.dtype, head_dim)
+    return _suits_decode(q.is_cuda, q.dtype, q.shape[3])
+
+
+def _suits_decode(on_cuda: bool, dtype: torch.dtype, head_dim: int) -> bool:
+    """Returns whether both families have kernels for such inputs."""
+    is_known = head_dim in values_of(FORWARD, "d_head", on_cuda)
+    return is_known and _has_decode(on_cuda, dtype, head_dim)
 
 
 def decoding_of(
@@ -230,6 +233,56 @@ def _has_decode(on_cuda: bool, dtype: torch.dtype, head_dim: int) -> bool:
             if target.is_cuda == on_cuda
         )
     return _kernels_of_decode[key]
+
+
+def _attend_any(
+    inputs: _Inputs,
+    scalars: tuple[Scalar, ...],
+    requested: tuple[bool, ...],
+    out: Out,
+    flags: tuple[Any, ...],
+    swapped: bool,
+) -> Any:
+    """Makes a call of `attention` that something records or transforms, or that is wrong."""
+    q, k, v = inputs
+    scale, deterministic = scalars
+    if deterministic is None:
+        deterministic = torch.are_deterministic_algorithms_enabled()
+    scalars = scale, deterministic
+    if decodes(q, k, v, swapped):
+        return _attend_few(inputs, scalars, requested, out, flags, swapped)
+    return call_forward(inputs, scalars, requested, out, flags, swapped)
+
+
+def _attend_few(
+    inputs: _Inputs,
+    scalars: tuple[Scalar, ...],
+    requested: tuple[bool, ...],
+    out: Out,
+    flags: tuple[Any, ...],
+    swapped: bool,
+) -> Any:
+    """Makes a call of `attention` that has few queries, by flash_decode if all else suits it."""
+    q, k, v = inputs
+    (causal,), (scale, deterministic) = flags, scalars
+    is_named = type(causal) is bool and (deterministic is None or type(deterministic) is bool)
+    asks_gradient = torch.is_grad_enabled() and _any_requires_grad(inputs)
+    if is_named and q.shape[3] == v.shape[3] and not asks_gradient:
+        try:
+            return call_decode(
+                (q, k, v, None, None, None, None, None),
+                (scale, 0.0, -1, 0 if causal else -1, False), requested, out, (), swapped,
+            )  # fmt: skip
+        except InvalidArgument:
+            pass  # flash_forward takes the call, or names the argument as `attention` does
+    return call_forward(inputs, scalars, requested, out, flags, swapped)
+
+
+attention_front = Front(
+    FORWARD, _of_forward, flags={"causal": False}, permuted=_forward_permuted,
+    other=Other(_are_few, ("Sq", "H", "Hk", "D"), _attend_few, _attend_any),
+)  # fmt: skip
+call_attention, run_attention = attention_front.__call__, attention_front.run
 
 
 def attend(

@@ -12,7 +12,11 @@ from runtime import choice, finding, gradients, tensors
 from runtime.errors import InvalidArgument, shown, unexpected
 
 from . import checks, families
+from .families import run_attention
 from .gradients import operator_name
+
+_BSHD, _BHSD = "bshd", "bhsd"
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # looked up once: calls are short
 
 
 def attention(
@@ -60,25 +64,16 @@ def attention(
     """
     if others:
         raise TypeError(_unknown(next(iter(others))))
-    _check(layout)
+    if layout is not _BSHD and layout is not _BHSD:  # Python keeps one object of equal literals
+        _check(layout)
     if tensors.is_autocast():
         q, k, v = tensors.autocast(q, k, v)
-    if deterministic is None:
-        deterministic = torch.are_deterministic_algorithms_enabled()
-    swapped = layout == "bhsd"
-    is_named = type(causal) is type(deterministic) is bool
-    decodes = is_named and families.decodes(q, k, v, swapped)
-    options = (scale, deterministic), (return_lse,), out, (causal,), swapped
+    call = families.call_attention if _is_dynamo_compiling() else run_attention
     try:
-        if decodes:
-            return families.call_decode(
-                (q, k, v, None, None, None, None, None),
-                (scale, 0.0, -1, 0 if causal else -1, False), (return_lse,), out, (), swapped,
-            )  # fmt: skip
-        return families.call_forward((q, k, v), *options)
+        return call(
+            (q, k, v), (scale, deterministic), (return_lse,), out, (causal,), layout == _BHSD
+        )
     except InvalidArgument:
-        if decodes:  # flash_forward takes the call, or names the argument as this function does
-            return families.call_forward((q, k, v), *options)
         at = 2 if layout == "bshd" else 1  # the heads' dimension
         heads, kv_heads = tensors.extents("q", q, 4)[at], tensors.extents("k", k, 4)[at]
         tensors.check_heads("q", heads, "k", kv_heads)
@@ -219,7 +214,7 @@ def decode(
 
 
 def _check(layout: object) -> None:
-    if not isinstance(layout, str) or layout not in ("bshd", "bhsd"):
+    if not isinstance(layout, str) or layout not in (_BSHD, _BHSD):
         raise InvalidArgument(f"layout: got {shown(layout)}, expected 'bshd' or 'bhsd'")
 
 

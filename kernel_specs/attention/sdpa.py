@@ -94,8 +94,8 @@ def _is_common(
         len(of_q) == 4
         and type(of_q[0]) is int  # no symbol's, nor a trace's
         and of_k == value.shape
-        and of_q[:2] == of_k[:2]
-        and of_q[1] != 0
+        and of_q[0] == of_k[0]
+        and of_q[1] == of_k[1] != 0
         and of_q[3] == of_k[3]
         and query.dtype is key.dtype is value.dtype
         and (not is_causal or of_q[2] == of_k[2])

@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import runtime
 from kernelmint.integrations import torch as slot
+from runtime import packs
 from tools.families import oracle
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -120,6 +121,28 @@ def test_a_wrong_call_of_few_queries_is_refused_by_attentions_names(
         runtime.attention(*change(*inputs("cpu")))
     with pytest.raises(runtime.InvalidArgument, match=r"^(out|o)\b"):
         runtime.attention(*inputs("cpu"), out=torch.empty(3))
+
+
+def test_a_kept_choice_holds_for_right_calls_without_gradients() -> None:
+    """The first call of a kind decides for all; wrong calls and gradients are looked at in each."""
+
+    def family(*call: Tensor) -> str:
+        with torch.profiler.profile() as profile:
+            runtime.attention(*call)
+        names = [event.name for event in profile.events()]
+        return next(name for name in names if "flash_" in name).partition(".")[0]
+
+    q, k, v = inputs("cpu")
+    asks = q.clone().requires_grad_()
+    packs.changed()
+    for _ in range(2):
+        with pytest.raises(runtime.InvalidArgument, match="v: got shape"):
+            runtime.attention(q, k, v[..., :32])
+        assert "flash_forward" in family(asks, k, v)
+        assert family(q, k, v) == "flash_decode"
+        with torch.no_grad():
+            assert family(asks, k, v) == "flash_decode"
+        assert family(k, k, v) == "flash_forward"
 
 
 class Attends(torch.nn.Module):

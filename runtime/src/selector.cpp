@@ -146,8 +146,8 @@ bool Selector::add(Key& key, PyObject* value) {
 
 Selector::Found Selector::keep(const Key& key, nb::object kernel) {
   if (kept_.size() >= kMostKept) kept_.clear();
-  Kernel* const native = nb::cast<Kernel*>(kernel.attr("_native"));
-  const Found found{std::move(kernel), native};
+  const nb::object native = nb::getattr(kernel, "_native", nb::none());
+  const Found found{std::move(kernel), native.is_none() ? nullptr : nb::cast<Kernel*>(native)};
   if (is_watching_) kept_.insert_or_assign(key, found);  // else packs changed during the search
   return found;
 }
@@ -173,6 +173,8 @@ nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple request
   const Found found =  // a copy, since forget() may run meanwhile
       at != kept_.end() ? at->second
                         : keep(key, find_(inputs, scalars, requested, flags, permuted));
+  if (found.kernel == nullptr)
+    return found.object(inputs, scalars, requested, out, flags, permuted);
   try {
     return found.kernel->perform(call, found.kernel->values_of(inputs, scalars, requested, out));
   } catch (const ThroughOperator&) {

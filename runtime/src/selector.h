@@ -14,7 +14,7 @@
 namespace kernelmint {
 
 // The chosen kernels of one family, kept by the properties of a call that a choice depends on: the
-// device, dtypes, extents, scalars and flags.
+// device, dtypes, extents, scalars and flags. In place of a kernel, a function may take the calls.
 class Selector {
  public:
   // The functions:
@@ -27,7 +27,8 @@ class Selector {
   //   dimension, whether its elements, more than one, lie at one address. The other layout is
   //   {index of a tensor: (order, rank)}: the caller's dimension i is the kernel's dimension
   //   order[i] of `rank`;
-  // - find(inputs, scalars, requested, flags, permuted) returns the kernel for new properties;
+  // - find(inputs, scalars, requested, flags, permuted) returns the kernel for new properties, or
+  //   a function that takes such calls, with the arguments of call();
   // - otherwise(...) takes the arguments of call() and runs calls that are not plain: the tensors
   //   are not plain, something records the call, or arguments are wrong.
   Selector(nb::object watched, nb::object find, nb::object otherwise)
@@ -38,7 +39,7 @@ class Selector {
   nb::object call(nb::tuple inputs, nb::tuple scalars, nb::tuple requested, nb::object out,
                   nb::tuple flags, bool permuted);
 
-  // Forgets all kernels: packs have changed.
+  // Forgets everything: packs have changed.
   void forget();
 
  private:
@@ -60,7 +61,7 @@ class Selector {
   };
   struct Found {
     nb::object object;
-    Kernel* kernel;
+    Kernel* kernel;  // null: `object` is a function
   };
 
   void watch();
