@@ -116,6 +116,7 @@ def refusal(
         advice = f"nvcc {nearest} compiles it rightly" if nearest else "no other nvcc was tried"
         return (
             f"nvcc {nvcc} compiles {row.kernels} wrongly for {row.arch} ({path}:{line}: "
-            f"{row.note}): {advice}"
+            f"{row.note}): {advice}. `ptx-report toolkits --key {row.kernels} --nvcc {nvcc} "
+            f"--architecture {row.arch[3:]} --record` tries it anew"
         )
     return None

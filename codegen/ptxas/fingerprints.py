@@ -16,7 +16,6 @@ from pathlib import Path
 
 from codegen.core import manifest
 from codegen.core.architectures import of_code, of_target
-from codegen.core.home import INCLUDE
 from codegen.core.ptxas_rows import ReportError, Row
 from codegen.core.symbols import key_of_symbol
 
@@ -216,14 +215,16 @@ class CodeFingerprint:
 
 
 class SourceFingerprint(CodeFingerprint):
-    """Fingerprints what people write of each kernel: its configuration, headers and arguments, and
-    its target's `build:`, whatever set the kernel is compiled in and whatever flags builds add.
+    """Fingerprints what people write of each kernel: its configuration, its headers in the folders
+    of specs, its arguments, and its target's `build:`, whatever set the kernel is compiled in and
+    whatever flags builds add.
 
-    Files of archives count by the archive's hash.
+    Files of archives count by the archive's hash; the runtime's headers do not count, which change
+    with each version.
     """
 
     def __init__(self, manifest: Manifest, specs: Sequence[Path]) -> None:
-        super().__init__(manifest, [*specs, INCLUDE], "")
+        super().__init__(manifest, specs, "")
 
     def _settings(self, build: manifest.BuildSettings) -> Iterable[object]:
         return build.flags, build.definitions, build.include, build.sources

@@ -123,7 +123,7 @@ def test_a_toolkit_that_is_not_there_is_an_error_that_says_what_is(places):
         ((), "name toolkits: --nvcc 13.0 --nvcc 13.5"),
         (("k.cu", "--nvcc", "1.2"), "nvcc 1.2: not here"),
         (("a", "b", "--nvcc", "1.2"), "got a b: expected one folder of specs or family"),
-        (("k.cu", "--nvcc", "1.2", "--record"), "--record: for kernels of specs"),
+        (("k.cu", "--nvcc", "1.2", "--record"), "--record, --rows: for kernels of specs"),
         (("--nvcc", "1.2", "--matrix", "x.md"), "--matrix: with --record, or without --nvcc"),
         (("nowhere", "--matrix", "x.md"), "nowhere/toolkits.csv: no such table"),
     ],
