@@ -3,9 +3,7 @@
 
 #include <cstdint>
 
-#include "attention/flash_backward/sm90a_problem.h"
 #include "attention/flash_backward/sm90a_shared_memory.cuh"
-#include "flash_backward/sm90a_wgmma.cuh"
 #include "integers.h"
 #include "ptx/math.cuh"
 #include "ptx/mbarrier.cuh"
@@ -21,13 +19,14 @@ namespace kernelmint::flash_backward::sm90a {
 
 // A warpgroup with its own 64 keys. A lane holds two keys of S and dP (lane / 4 of the warp's 16,
 // and 8 more) by pairs of queries, 8 queries apart (lane % 4 * 2).
-template <class Config>
+template <class Config, class Sequences>
 class Consumer {
   using Element = typename Config::dtype;
-  using Shared = SharedMemory<Config>;
+  using Shared = typename Sequences::Shared;
   using Queries = typename Shared::Queries;
   using Gradients = typename Shared::Gradients;
-  using ProblemOfArgs = Problem<typename Config::Args>;
+  using Problem = typename Sequences::Problem;
+  using Tile = typename Sequences::Tile;
   static constexpr int kScores = Config::B_r / 2;         // registers of S, or of dP
   static constexpr int kSlices = Config::B_r / 16;        // products of dV, or of dK
   static constexpr int kColumns = Config::d_head / 2;     // registers of dV, or of dK
@@ -40,7 +39,7 @@ class Consumer {
   using GradientProduct = ptx::Wgmma<Element, Config::d_head>;
 
  public:
-  __device__ Consumer(const ProblemOfArgs& problem, const Shared& shared, int warpgroup)
+  __device__ Consumer(const Problem& problem, const Shared& shared, int warpgroup)
       : problem_(problem),
         shared_(shared),
         warpgroup_(warpgroup),
@@ -48,32 +47,21 @@ class Consumer {
         to_scores_(scores_place(threadIdx.x) + warpgroup * Shared::kQueryPanelBytes) {}
 
   __device__ __forceinline__ void run() {
-    const Tile tile = tile_of<Config>(problem_, blockIdx.x);
-    const int first_key = tile.key_block * Config::B_c + warpgroup_ * 64;
-    keys_ = static_cast<int>(problem_.args.Sk) - first_key;
-    first_key_ = first_key - problem_.offset - tile.first_block * Config::B_r;
+    const Tile tile = Sequences::tile(problem_, shared_);
+    keys_.find(problem_, tile, warpgroup_);
     unroll<kColumns>([&](int i) { dk_[i] = 0, dv_[i] = 0; });
     const int steps = problem_.group * tile.blocks;
     if (steps > 0) {
       ptx::mbarrier_wait(shared_.keys_full(), 0);
       ptx::mbarrier_wait(shared_.values_full(), 0);
+      if constexpr (Sequences::kCleans)
+        clean<Config::B_c>(keys_.begin_of_block(), keys_.end_of_block(), shared_.keys(),
+                           shared_.values());
     }
-    // The blocks of queries that do not see all of the keys: the tile's first ones.
-    const int masked = Config::causal
-                           ? min(ceil_div(max(first_key_ + 63, 0), Config::B_r), tile.blocks)
-                       : keys_ < 64 ? tile.blocks
-                                    : 0;
-    const int masked_steps = masked * problem_.group;
-    const int first = kFromDiagonal<Config> ? masked_steps : steps - masked_steps;
-    // Once; but ptxas spills if it is not a loop.
-    for (int i = 0; i < steps;) {
-#pragma unroll 1
-      for (; i < first; ++i) step<kFromDiagonal<Config>>(i, i / problem_.group);
-#pragma unroll 1
-      for (; i < steps; ++i) step<!kFromDiagonal<Config>>(i, tile.blocks - 1 - i / problem_.group);
-    }
-    store(problem_.args.dv, dv_, 1);
-    store(problem_.args.dk, dk_, problem_.args.scale);
+    keys_.for_each_step(problem_, tile, steps,
+                        [&](auto masked, int i, int block) { step<masked()>(i, block); });
+    store(problem_.args.dv, dv_, 1, Sequences::value_columns(problem_));
+    store(problem_.args.dk, dk_, Sequences::scale(problem_), Sequences::columns(problem_));
   }
 
  private:
@@ -85,6 +73,10 @@ class Consumer {
     const std::uint32_t gradients_full = shared_.template full<Gradients>(do_stage);
     const std::uint32_t gradients_parity = i / Config::do_stages & 1;
     ptx::mbarrier_wait(shared_.template full<Queries>(q_stage), i / Config::q_stages & 1);
+    if constexpr (kMasked && Sequences::kCleans) {
+      ptx::mbarrier_wait(gradients_full, gradients_parity);
+      clean<Config::B_r>(keys_.first_query(block), keys_.end_query(block), queries, gradients);
+    }
     request_scores(scores_, shared_.keys(), queries);
     const std::uint32_t log_sums = shared_.template rows<Queries>(q_stage) + rows_;
     float2 sums[Config::B_r / 8];
@@ -93,11 +85,13 @@ class Consumer {
     request_scores(products_, shared_.values(), gradients);
     ptx::wgmma_wait_group<1>();
     ptx::pin(scores_);
+    const auto change = keys_.change_of_scores(problem_, i, block);
+    if constexpr (Sequences::kChangesScores) change.apply(scores_);
     unroll<Config::B_r / 8>([&](int c) {
       if constexpr (!kEarly) sums[c] = row_pair(log_sums, c);
       unroll<4>([&](int e) {
         float& score = scores_[4 * c + e];
-        score = ptx::exp2(score * problem_.scale_log2 - (e % 2 == 0 ? sums[c].x : sums[c].y));
+        score = ptx::exp2(score * change.factor() - (e % 2 == 0 ? sums[c].x : sums[c].y));
       });
     });
     if constexpr (kMasked) hide(block);
@@ -118,6 +112,10 @@ class Consumer {
         unroll<4>([&](int e) {
           float& product = products_[4 * c + e];
           product = scores_[4 * c + e] * (product - (e % 2 == 0 ? delta[c].x : delta[c].y));
+          if constexpr (Sequences::kChangesScores) {
+            const float2 sum = row_pair(log_sums, c);
+            product *= change.slope(scores_[4 * c + e], e % 2 == 0 ? sum.x : sum.y, 4 * c + e);
+          }
         });
       });
       pack(score_gradients_, products_, slice);
@@ -218,27 +216,40 @@ class Consumer {
     ptx::named_barrier_arrive(kPartFull + warpgroup_, 160);
   }
 
-  // P is 0 where a query does not see a key: one past the last, or, under the causal mask, after
-  // it.
+  // Rows of two blocks, K and V or Q and dO, become zero, but for those from `begin` to before
+  // `end`: rows beside a sequence are multiplied by zeros, and may not be finite.
+  template <int kRows>
+  __device__ __forceinline__ static void clean(int begin, int end, std::uint32_t a,
+                                               std::uint32_t b) {
+    if (begin <= 0 && end >= kRows) return;
+#pragma unroll 1
+    for (int i = static_cast<int>(ptx::reread_thread_index()) - 128;
+         i < kRows * (Config::d_head / 64) * 8; i += 256) {
+      if (const int row = i / 8 % kRows; row >= begin && row < end) continue;
+      ptx::store_shared(a + i * 16, uint4{0, 0, 0, 0});
+      ptx::store_shared(b + i * 16, uint4{0, 0, 0, 0});
+    }
+    ptx::fence_async_shared();
+    ptx::named_barrier_sync(kCleaned, 256);
+  }
+
+  // P is 0 where a query does not see a key.
   __device__ __forceinline__ void hide(int block) {
     const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
-    const int key = thread % 128 / 32 * 16 + lane / 4;
-    const int ahead = first_key_ + key - block * Config::B_r - lane % 4 * 2;
+    const auto hidden = keys_.hidden(block, thread % 128 / 32 * 16 + lane / 4, lane % 4 * 2);
     unroll<kScores>([&](int e) {
-      const int row = e / 2 % 2 * 8;
-      if (Config::causal ? ahead + row > e / 4 * 8 + e % 2 : key + row >= keys_) scores_[e] = 0;
+      if (hidden(e / 2 % 2 * 8, e / 4 * 8 + e % 2)) scores_[e] = 0;
     });
   }
 
   // The warpgroup's rows of dK or dV, 16 bytes a lane.
   __device__ __forceinline__ void store(const TensorView<4>& tensor, float (&d)[kColumns],
-                                        float factor) const {
-    const Tile tile = tile_of<Config>(problem_, ptx::reread_block_index());
+                                        float factor, int columns) const {
+    const Tile tile = Sequences::tile_again(problem_, shared_);
     const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
     const int key = thread % 128 / 32 * 16 + lane / 4;
-    const std::int64_t first = std::int64_t{tile.key_block} * Config::B_c + warpgroup_ * 64 + key;
-    Element* const to = tensor.template as<Element>() + tile.batch * tensor.stride[0] +
-                        first * tensor.stride[1] + tile.kv_head * tensor.stride[2] + lane % 4 * 8;
+    Element* const to =
+        Sequences::template gradient_row<Element>(tensor, tile, warpgroup_, key) + lane % 4 * 8;
     unroll<kColumns / 8>([&](int c) {  // one of the lane's rows, of 32 columns
       std::uint32_t values[4];
       unroll<4>([&](int i) {
@@ -246,7 +257,8 @@ class Consumer {
         values[i] = ptx::pack<Element>(d[e] * factor, d[e + 1] * factor);
       });
       transpose_quad(values);
-      if (key + c % 2 * 8 < keys_)
+      if (key + c % 2 * 8 < keys_.count() &&
+          (!Sequences::kCleans || c / 2 * 32 + lane % 4 * 8 < columns))
         *reinterpret_cast<uint4*>(to + c % 2 * 8 * tensor.stride[1] + c / 2 * 32) =
             uint4{values[0], values[1], values[2], values[3]};
     });
@@ -283,13 +295,12 @@ class Consumer {
     return (lane / 16 * 8 + lane % 8) * kPanelRowBytes + ((chunk ^ lane % 8) << 4);
   }
 
-  const ProblemOfArgs& problem_;
+  const Problem& problem_;
   const Shared shared_;
   const int warpgroup_;
   const std::uint32_t rows_;       // the lane's first queries, in bytes of their rows
   const std::uint32_t to_scores_;  // the lane's place in dS
-  int keys_;       // how many of the warpgroup's keys there are, and perhaps more; none if negative
-  int first_key_;  // counted from the first query of the tile that sees as many, under the mask
+  typename Sequences::Keys keys_;
   float dk_[kColumns], dv_[kColumns];
   float scores_[kScores], products_[kScores];  // S, then P; dP, then dS
   Fragments probabilities_, score_gradients_;  // 64 keys by 16 queries

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "attention/flash_backward/sm90a_problem.h"
 #include "attention/flash_backward/sm90a_shared_memory.cuh"
+#include "attention/sm90a_tensor_maps.cuh"
 #include "ptx/atomic.cuh"
 #include "ptx/bulk_copy.cuh"
 #include "ptx/dependent_launch.cuh"
@@ -15,34 +15,36 @@
 
 namespace kernelmint::flash_backward::sm90a {
 
+using attention::sm90a::MappedTensor;
+
 // One thread: requests K and V once, then for each step Q with its log-sum-exps and dO with D.
-template <class Config>
+template <class Config, class Sequences>
 class Producer {
-  using Shared = SharedMemory<Config>;
+  using Shared = typename Sequences::Shared;
   using Queries = typename Shared::Queries;
   using Gradients = typename Shared::Gradients;
-  using ProblemOfArgs = Problem<typename Config::Args>;
+  using Problem = typename Sequences::Problem;
+  using Tile = typename Sequences::Tile;
 
  public:
-  __device__ Producer(const ProblemOfArgs& problem, const Shared& shared)
+  __device__ Producer(const Problem& problem, const Shared& shared)
       : problem_(problem), shared_(shared) {}
 
   __device__ void run() {
-    const Tile tile = tile_of<Config>(problem_, blockIdx.x);
+    const Tile tile = Sequences::tile(problem_, shared_);
     const int first_head = tile.kv_head * problem_.group;
     if (tile.blocks * problem_.group == 0) return;
     load_keys(tile, problem_.k, shared_.keys(), shared_.keys_full());
     load_keys(tile, problem_.v, shared_.values(), shared_.values_full());
     ptx::wait_for_kernel_ahead();  // the kernel ahead makes the sums of rows
-    batch_ = tile.batch;
     int i = 0;
 #pragma unroll 1
     for (int n = 0; n < tile.blocks; ++n) {
-      block_ = nth_block<Config>(problem_, tile, n);
+      block_ = Sequences::nth_block(problem_, tile, n);
 #pragma unroll 1
       for (head_ = first_head; head_ < first_head + problem_.group; ++head_, ++i) {
-        load_queries<Queries>(problem_.q, problem_.log_sums, i);
-        load_queries<Gradients>(problem_.dout, problem_.deltas, i);
+        load_queries<Queries>(tile, problem_.q, problem_.log_sums, i);
+        load_queries<Gradients>(tile, problem_.dout, problem_.deltas, i);
       }
     }
   }
@@ -53,23 +55,25 @@ class Producer {
     ptx::mbarrier_arrive_expecting(full, Shared::kKeysBytes);
     for (int panel = 0; panel < Config::d_head / 64; ++panel)
       ptx::tma_load_4d(destination + panel * Shared::kKeyPanelBytes, tensor.map, full,
-                       cache_policy(), panel * 64, tile.key_block * Config::B_c,
-                       tile.kv_head * tensor.head_step, tile.batch * tensor.batch_step);
+                       cache_policy(), panel * 64, Sequences::key_row(tile),
+                       tile.kv_head * tensor.head_step,
+                       Sequences::key_entry(tile) * tensor.batch_step);
   }
 
   template <class Ring>
-  __device__ __forceinline__ void load_queries(const MappedTensor& tensor, const float* rows,
-                                               int i) const {
+  __device__ __forceinline__ void load_queries(const Tile& tile, const MappedTensor& tensor,
+                                               const float* rows, int i) const {
     const int stage = i % Ring::kBuffers;
     const std::uint32_t full = shared_.template full<Ring>(stage);
     ptx::mbarrier_wait(shared_.template empty<Ring>(stage), (i / Ring::kBuffers & 1) ^ 1);
     ptx::mbarrier_arrive_expecting(full, Shared::kQueriesBytes + Shared::kRowsBytes);
     for (int panel = 0; panel < Config::d_head / 64; ++panel)
       ptx::tma_load_4d(shared_.template data<Ring>(stage) + panel * Shared::kQueryPanelBytes,
-                       tensor.map, full, cache_policy(), panel * 64, block_ * Config::B_r,
-                       head_ * tensor.head_step, batch_ * tensor.batch_step);
-    ptx::bulk_load(shared_.template rows<Ring>(stage),
-                   rows + std::int64_t{block_index(problem_, batch_, head_, block_)} * Config::B_r,
+                       tensor.map, full, cache_policy(), panel * 64,
+                       Sequences::query_row(tile, block_), head_ * tensor.head_step,
+                       Sequences::query_entry(tile) * tensor.batch_step);
+    const int index = Sequences::block_index(problem_, tile, head_, block_);
+    ptx::bulk_load(shared_.template rows<Ring>(stage), rows + std::int64_t{index} * Config::B_r,
                    Shared::kRowsBytes, full);
   }
 
@@ -77,39 +81,41 @@ class Producer {
     return ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>();
   }
 
-  const ProblemOfArgs& problem_;
+  const Problem& problem_;
   const Shared shared_;
-  int batch_, head_, block_;
+  int head_, block_;
 };
 
 // One warp: takes the warpgroups' parts of dQ, step by step. But for the steps that come first, of
 // the last queries, whose dQ is zero before, the first block of keys of a head stores them and
 // counts; the others add theirs after it. If dQ has to be the same each time, each adds when it is
 // its turn.
-template <class Config>
+template <class Config, class Sequences>
 class QueryGradientWriter {
-  using Shared = SharedMemory<Config>;
-  using ProblemOfArgs = Problem<typename Config::Args>;
+  using Shared = typename Sequences::Shared;
+  using Problem = typename Sequences::Problem;
+  using Tile = typename Sequences::Tile;
 
  public:
-  __device__ QueryGradientWriter(const ProblemOfArgs& problem, const Shared& shared)
+  __device__ QueryGradientWriter(const Problem& problem, const Shared& shared)
       : problem_(problem), shared_(shared) {}
 
   __device__ void run() {
     ptx::wait_for_kernel_ahead();
-    const Tile tile = tile_of<Config>(problem_, blockIdx.x);
+    const Tile tile = Sequences::tile(problem_, shared_);
     const int steps = tile.blocks * problem_.group;
     if (steps > 0) free_parts();
-    counter_ = problem_.counters + tile.batch * problem_.args.Hk + tile.kv_head;
+    if constexpr (Sequences::kStoresFirst)
+      counter_ = problem_.counters + tile.batch * problem_.args.Hk + tile.kv_head;
     seen_ = 0;
     int i = 0;
 #pragma unroll 1
     for (int n = 0; n < tile.blocks; ++n)
 #pragma unroll 1
       for (int g = 0; g < problem_.group; ++g) {
-        const int block = nth_block<Config>(problem_, tile, n);
+        const int block = Sequences::nth_block(problem_, tile, n);
         const int index =
-            block_index(problem_, tile.batch, tile.kv_head * problem_.group + g, block);
+            Sequences::block_index(problem_, tile, tile.kv_head * problem_.group + g, block);
         to_ = problem_.dq + std::int64_t{index} * (Config::B_r * Config::d_head);
         ++i;
         take_turn(tile, n, block, index, i);
@@ -135,13 +141,13 @@ class QueryGradientWriter {
   // Decides whether this step stores, or which value its counter must reach before the step adds.
   __device__ __forceinline__ void take_turn(const Tile& tile, int n, int block, int index, int i) {
     if constexpr (Config::deterministic) {
-      before_ = blocks_before<Config>(problem_, tile, block);
+      before_ = Sequences::blocks_before(problem_, tile, block);
       counter_ = problem_.counters + index;
       seen_ = 0;
       stores_ = before_ == 0;
     } else {
-      stores_ = tile.key_block == 0 && n > 0;
-      before_ = tile.key_block == 0 || n == 0 ? 0 : i;
+      stores_ = Sequences::kStoresFirst && tile.key_block == 0 && n > 0;
+      before_ = !Sequences::kStoresFirst || tile.key_block == 0 || n == 0 ? 0 : i;
     }
   }
 
@@ -171,7 +177,7 @@ class QueryGradientWriter {
     ptx::named_barrier_arrive(kPartEmpty + 1, 160);
   }
 
-  const ProblemOfArgs& problem_;
+  const Problem& problem_;
   const Shared shared_;
   float* to_;
   unsigned* counter_;

@@ -11,34 +11,26 @@
 
 namespace kernelmint::flash_backward {
 
-// dQ, scaled and rounded, of a block of queries, from the order of the registers.
-template <class Config>
-__global__ void __launch_bounds__(256)
-    finish_queries(const __grid_constant__ Problem<typename Config::Args> problem) {
+// The index-th block's dQ from the order of the registers, scaled and rounded, as `count` rows of
+// `columns`, d_head if not `kNarrow`. It is zero if the block sees no keys.
+template <class Config, bool kNarrow>
+__device__ __forceinline__ void finish_block(const float* sums, int index, bool sees_keys,
+                                             typename Config::dtype* dq, std::int64_t stride,
+                                             std::int64_t count, int columns, float scale) {
   using Element = typename Config::dtype;
   // A warpgroup's part is 64 columns by its queries, 8 of them in a chunk: four floats a thread.
-  constexpr int kPartQueries = sm90a::SharedMemory<Config>::kPartQueries;
+  constexpr int kPartQueries = sm90a::kPartQueries<Config>;
   constexpr int kChunks = kPartQueries / 8, kPairs = (kChunks + 1) / 2;
-  ptx::wait_for_kernel_ahead();
-  const auto& args = problem.args;
-  const int block = static_cast<int>(blockIdx.x) % problem.query_blocks;
-  const int heads = static_cast<int>(blockIdx.x) / problem.query_blocks;
-  const int head = heads % static_cast<int>(args.H), batch = heads / static_cast<int>(args.H);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, part = threadIdx.x / 128;
-  const bool sees_keys = args.Sk > 0 && block >= first_query_block<Config>(problem, 0);
-  const float4* const from =
-      reinterpret_cast<const float4*>(problem.dq) +
-      (std::int64_t{block_index(problem, batch, head, block)} * 2 + part) * (kPartQueries * 16) +
-      warp * 32 + lane;
+  const float4* const from = reinterpret_cast<const float4*>(sums) +
+                             (std::int64_t{index} * 2 + part) * (kPartQueries * 16) + warp * 32 +
+                             lane;
   float4 values[2 * kPairs];
   unroll<2 * kPairs>([&](int i) {
     values[i] = sees_keys && i < kChunks ? __ldcg(from + i * 128) : float4{0, 0, 0, 0};
   });
-  const int first_query =
-      block * Config::B_r + (kPartQueries < Config::B_r ? part * kPartQueries : 0);
+  const int first_query = kPartQueries < Config::B_r ? part * kPartQueries : 0;
   const int first_column = (kPartQueries < Config::B_r ? 0 : part * 64) + warp * 16;
-  Element* const dq = args.dq.template as<Element>() + batch * args.dq.stride[0] +
-                      head * args.dq.stride[2] + first_column;
   unroll<kPairs>([&](int pair) {
     // Eight lanes have one column each of the same two queries, and one eight columns further, in
     // two chunks. They exchange values until each has eight columns of one query.
@@ -59,14 +51,32 @@ __global__ void __launch_bounds__(256)
     // The lane has the values that were own[lane / 4]: of a chunk, an eight of columns, a query.
     const int chunk = 2 * pair + lane / 16, eight = lane / 8 % 2;
     const std::int64_t query = first_query + chunk * 8 + lane % 4 * 2 + lane / 4 % 2;
-    if (query >= args.Sq || chunk >= kChunks) return;
+    if (query >= count || chunk >= kChunks) return;
+    if (kNarrow && first_column + eight * 8 >= columns) return;
     std::uint32_t words[4];
-    unroll<4>([&](int i) {
-      words[i] = ptx::pack<Element>(own[2 * i] * args.scale, own[2 * i + 1] * args.scale);
-    });
-    *reinterpret_cast<uint4*>(dq + query * args.dq.stride[1] + eight * 8) =
+    unroll<4>(
+        [&](int i) { words[i] = ptx::pack<Element>(own[2 * i] * scale, own[2 * i + 1] * scale); });
+    *reinterpret_cast<uint4*>(dq + query * stride + first_column + eight * 8) =
         uint4{words[0], words[1], words[2], words[3]};
   });
+}
+
+// dQ as a tensor.
+template <class Config>
+__global__ void __launch_bounds__(256)
+    finish_queries(const __grid_constant__ Problem<typename Config::Args> problem) {
+  using Element = typename Config::dtype;
+  ptx::wait_for_kernel_ahead();
+  const auto& args = problem.args;
+  const int block = static_cast<int>(blockIdx.x) % problem.query_blocks;
+  const int heads = static_cast<int>(blockIdx.x) / problem.query_blocks;
+  const int head = heads % static_cast<int>(args.H), batch = heads / static_cast<int>(args.H);
+  const std::int64_t first = std::int64_t{block} * Config::B_r;
+  finish_block<Config, false>(problem.dq, block_index(problem, batch, head, block),
+                              args.Sk > 0 && block >= first_query_block<Config>(problem, 0),
+                              args.dq.template as<Element>() + batch * args.dq.stride[0] +
+                                  head * args.dq.stride[2] + first * args.dq.stride[1],
+                              args.dq.stride[1], args.Sq - first, Config::d_head, args.scale);
 }
 
 }  // namespace kernelmint::flash_backward

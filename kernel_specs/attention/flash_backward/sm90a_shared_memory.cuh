@@ -10,10 +10,16 @@ namespace kernelmint::flash_backward::sm90a {
 inline constexpr int kPanelRowBytes = 128;  // 64 columns
 inline constexpr int kReaders = 8;          // the warps that compute
 
+// The queries of a warpgroup's part of dQ: 64 columns, which are half of them, or all, but of half
+// the queries.
+template <class Config>
+inline constexpr int kPartQueries = Config::B_r * Config::d_head / 128;
+
 // The map of shared memory. K, V, Q, dO and dS lie in panels of 64 columns, all rows of one after
 // the other, whose rows of 128 bytes are swizzled as TMA and wgmma do it. Each warpgroup has a
-// panel of dS, queries by keys. dQ lies in the order of the registers.
-template <class Config>
+// panel of dS, queries by keys. dQ lies in the order of the registers. A tile's description may
+// have `kTileBytes` at the end.
+template <class Config, int kTileBytes = 0>
 class SharedMemory {
   static constexpr int kPanels = Config::d_head / 64;
 
@@ -24,8 +30,7 @@ class SharedMemory {
   static constexpr int kQueriesBytes = kPanels * kQueryPanelBytes;
   static constexpr int kSumsBytes = 2 * kQueryPanelBytes;
   static constexpr int kRowsBytes = Config::B_r * 4;
-  // A warpgroup's part of dQ: 64 columns, which are half of them, or all, but of half the queries.
-  static constexpr int kPartQueries = Config::B_r * Config::d_head / 128;
+  static constexpr int kPartQueries = sm90a::kPartQueries<Config>;
   static constexpr int kPartBytes = 64 * kPartQueries * 4;
 
   // A block of queries with its rows' values: Q and the log-sum-exps, or dO and D.
@@ -52,7 +57,8 @@ class SharedMemory {
  public:
   using Queries = Ring<kQueries, kLogSums, kBarriers + 16, Config::q_stages>;
   using Gradients = Ring<kGradients, kDeltas, Queries::kBarriersEnd, Config::do_stages>;
-  static_assert(Gradients::kBarriersEnd == Config::smem_bytes && kBarriers % 8 == 0);
+  static_assert(Gradients::kBarriersEnd + kTileBytes == Config::smem_bytes);
+  static_assert(kBarriers % 8 == 0 && (kTileBytes == 0 || Gradients::kBarriersEnd % 16 == 0));
 
   __device__ explicit SharedMemory(std::uint32_t base) : base_(base) {}
 
@@ -65,6 +71,7 @@ class SharedMemory {
   __device__ __forceinline__ std::uint32_t query_gradients(int warpgroup) const {
     return base_ + kSums + warpgroup * kPartBytes;
   }
+  __device__ __forceinline__ std::uint32_t tile() const { return base_ + Gradients::kBarriersEnd; }
   __device__ __forceinline__ std::uint32_t keys_full() const { return base_ + kBarriers; }
   __device__ __forceinline__ std::uint32_t values_full() const { return base_ + kBarriers + 8; }
 
@@ -107,7 +114,8 @@ class SharedMemory {
 };
 
 // Named barriers. dS of both warpgroups is there; a warpgroup's part of dQ may be written, or has
-// been, which it and the warp that adds dQ share.
-enum NamedBarrier { kScoresMade = 1, kPartEmpty = 2, kPartFull = 4 };
+// been, which it and the warp that adds dQ share; rows beside a
+// sequence are zero.
+enum NamedBarrier { kScoresMade = 1, kPartEmpty = 2, kPartFull = 4, kCleaned = 6 };
 
 }  // namespace kernelmint::flash_backward::sm90a

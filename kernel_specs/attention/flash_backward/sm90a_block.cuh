@@ -1,0 +1,42 @@
+// A thread block of the main kernel: one warp loads, one adds dQ to memory, and two warpgroups
+// compute. The block owns a block of keys: dK and dV stay in registers while all blocks of queries
+// that see these keys pass by. S and dP are made transposed, 64 keys of a warpgroup by the queries,
+// so that P and dS are left operands in registers; dS goes through shared memory for dQ, to which
+// all blocks of keys add.
+#pragma once
+
+#include "attention/flash_backward/sm90a_consumer.cuh"
+#include "attention/flash_backward/sm90a_producer.cuh"
+#include "ptx/dependent_launch.cuh"
+#include "ptx/shared_memory.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+
+namespace kernelmint::flash_backward::sm90a {
+
+template <class Config, class Sequences>
+__device__ __forceinline__ void run_block(const typename Sequences::Problem& problem,
+                                          unsigned char* shared_memory) {
+  const typename Sequences::Shared shared(ptx::shared_address(shared_memory));
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
+  ptx::let_next_kernel_start();
+  if (threadIdx.x == 0) shared.initialise_barriers();
+  if (threadIdx.x == 32) {
+    ptx::prefetch_tensor_map(problem.q.map);
+    ptx::prefetch_tensor_map(problem.k.map);
+    ptx::prefetch_tensor_map(problem.v.map);
+    ptx::prefetch_tensor_map(problem.dout.map);
+  }
+  Sequences::find_tile(problem, shared);
+  __syncthreads();
+  if (warpgroup == 0) {
+    ptx::decrease_registers<Config::producer_registers>();
+    if (threadIdx.x == 0) Producer<Config, Sequences>(problem, shared).run();
+    if (threadIdx.x / 32 == 1) QueryGradientWriter<Config, Sequences>(problem, shared).run();
+  } else {
+    ptx::increase_registers<Config::consumer_registers>();
+    Consumer<Config, Sequences>(problem, shared, warpgroup - 1).run();
+  }
+}
+
+}  // namespace kernelmint::flash_backward::sm90a

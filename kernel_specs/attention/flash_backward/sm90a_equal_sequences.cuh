@@ -1,0 +1,133 @@
+// Sequences of equal lengths: which blocks of queries a block of keys meets, and where both lie.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/flash_backward/problem.h"
+#include "attention/flash_backward/sm90a_problem.h"
+#include "attention/flash_backward/sm90a_shared_memory.cuh"
+#include "integers.h"
+#include "ptx/atomic.cuh"
+#include "ptx/special_registers.cuh"
+#include "tensor_view.h"
+
+namespace kernelmint::flash_backward::sm90a {
+
+// The main kernel's view of a call. The warps ask their `Sequences` for everything that depends on
+// lengths, masks and changes of scores; flash_prefill_backward has another class of this kind.
+template <class Config>
+struct EqualSequences {
+  using Problem = sm90a::Problem<typename Config::Args>;
+  using Tile = flash_backward::Tile;
+  using Shared = SharedMemory<Config>;
+
+  static constexpr bool kChangesScores = false;  // scores are products times a factor
+  static constexpr bool kCleans = false;         // what lies beside a sequence may be multiplied
+  static constexpr bool kStoresFirst = true;     // dQ is stored by the first block of keys
+
+  // The tile of the thread block. find_tile is called once before, by a whole warp.
+  __device__ static void find_tile(const Problem&, const Shared&) {}
+  __device__ __forceinline__ static Tile tile(const Problem& problem, const Shared&) {
+    return tile_of<Config>(problem, blockIdx.x);
+  }
+  __device__ __forceinline__ static Tile tile_again(const Problem& problem, const Shared&) {
+    return tile_of<Config>(problem, ptx::reread_block_index());
+  }
+
+  __device__ __forceinline__ static float scale(const Problem& problem) {
+    return problem.args.scale;
+  }
+  __device__ __forceinline__ static int columns(const Problem&) { return Config::d_head; }
+  __device__ __forceinline__ static int value_columns(const Problem&) { return Config::d_head; }
+
+  // Where the rows of a block of queries, and the tile's keys, lie in their tensors.
+  __device__ __forceinline__ static int query_row(const Tile&, int block) {
+    return block * Config::B_r;
+  }
+  __device__ __forceinline__ static int query_entry(const Tile& tile) { return tile.batch; }
+  __device__ __forceinline__ static int key_row(const Tile& tile) {
+    return tile.key_block * Config::B_c;
+  }
+  __device__ __forceinline__ static int key_entry(const Tile& tile) { return tile.batch; }
+
+  // The tile's n-th block of queries, and a block's index among all of the call.
+  __device__ __forceinline__ static int nth_block(const Problem& problem, const Tile& tile, int n) {
+    return flash_backward::nth_block<Config>(problem, tile, n);
+  }
+  __device__ __forceinline__ static int block_index(const Problem& problem, const Tile& tile,
+                                                    int head, int block) {
+    return flash_backward::block_index(problem, tile.batch, head, block);
+  }
+  __device__ __forceinline__ static int blocks_before(const Problem& problem, const Tile& tile,
+                                                      int block) {
+    return flash_backward::blocks_before<Config>(problem, tile, block);
+  }
+
+  // A warpgroup's 64 keys, and the queries that see them.
+  class Keys {
+   public:
+    __device__ __forceinline__ void find(const Problem& problem, const Tile& tile, int warpgroup) {
+      const int first_key = tile.key_block * Config::B_c + warpgroup * 64;
+      keys_ = static_cast<int>(problem.args.Sk) - first_key;
+      first_key_ = first_key - problem.offset - tile.first_block * Config::B_r;
+    }
+
+    // f(is masked, step, block) for each step; a block counts from the tile's first one.
+    template <class F>
+    __device__ __forceinline__ void for_each_step(const Problem& problem, const Tile& tile,
+                                                  int steps, const F& f) const {
+      // The blocks of queries that do not see all of the keys: the tile's first ones.
+      const int masked = Config::causal
+                             ? min(ceil_div(max(first_key_ + 63, 0), Config::B_r), tile.blocks)
+                         : keys_ < 64 ? tile.blocks
+                                      : 0;
+      const int masked_steps = masked * problem.group;
+      const int first = kFromDiagonal<Config> ? masked_steps : steps - masked_steps;
+      // Once; but ptxas spills if it is not a loop.
+      for (int i = 0; i < steps;) {
+#pragma unroll 1
+        for (; i < first; ++i) f(std::bool_constant<kFromDiagonal<Config>>(), i, i / problem.group);
+#pragma unroll 1
+        for (; i < steps; ++i)
+          f(std::bool_constant<!kFromDiagonal<Config>>(), i, tile.blocks - 1 - i / problem.group);
+      }
+    }
+
+    // Whether a lane's query, `column` after its first one, does not see its key, `row` after its
+    // first one: a key past the last, or, under the causal mask, after the query.
+    __device__ __forceinline__ auto hidden(int block, int key, int first_query) const {
+      const int ahead = first_key_ + key - block * Config::B_r - first_query;
+      return [ahead, key, keys = keys_](int row, int column) {
+        return Config::causal ? ahead + row > column : key + row >= keys;
+      };
+    }
+
+    // Scores are products times a factor.
+    __device__ __forceinline__ static auto change_of_scores(const Problem& problem, int, int) {
+      struct Change {
+        const Problem& problem;
+        __device__ __forceinline__ float factor() const { return problem.scale_log2; }
+      };
+      return Change{problem};
+    }
+
+    // How many of the keys there are, and perhaps more; none if negative.
+    __device__ __forceinline__ int count() const { return keys_; }
+
+   private:
+    int keys_;
+    int first_key_;  // counted from the first query of the tile that sees as many, under the mask
+  };
+
+  // The row of a warpgroup's key in dK or dV.
+  template <class Element>
+  __device__ __forceinline__ static Element* gradient_row(const TensorView<4>& tensor,
+                                                          const Tile& tile, int warpgroup,
+                                                          int key) {
+    const std::int64_t row = std::int64_t{tile.key_block} * Config::B_c + warpgroup * 64 + key;
+    return tensor.template as<Element>() + tile.batch * tensor.stride[0] + row * tensor.stride[1] +
+           tile.kv_head * tensor.stride[2];
+  }
+};
+
+}  // namespace kernelmint::flash_backward::sm90a
