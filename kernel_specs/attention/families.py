@@ -329,18 +329,12 @@ def attend(
         into = (out, q.new_empty((q.shape[0], heads, queries), dtype=torch.float32))
     if tensors.is_autocast():
         q, k, v, s_aux = tensors.autocast(q, k, v, s_aux)
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     if family == FORWARD:
-        deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
         results = call_forward(
             (q, k, v), (softmax_scale, deterministic), (with_lse,), None, (bool(window[1] == 0),)
         )
         return results if with_lse else (results, None)
-    if deterministic and q.is_cuda:  # the CPU's gradients always repeat
-        raise InvalidArgument(
-            "deterministic: got True, expected False: on a GPU only the gradients of sequences of "
-            "equal lengths without a window, softcap, sinks or slopes can be; results of the "
-            "forward repeat bit for bit"
-        )
     if isinstance(alibi_slopes, torch.Tensor) and alibi_slopes.dim() == 1:
         sequences = q.shape[0] if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
         alibi_slopes = alibi_slopes.expand(sequences, -1)
@@ -354,6 +348,6 @@ def attend(
     results = _call_prefill[alone, any_pages](
         (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table, s_aux,
          alibi_slopes),
-        (softmax_scale, softcap, *window), (with_lse,), into,
+        (softmax_scale, softcap, *window, deterministic), (with_lse,), into,
     )  # fmt: skip
     return results if with_lse else (results, None)

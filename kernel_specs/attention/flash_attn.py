@@ -61,8 +61,7 @@ def flash_attn_func(
         softcap: scores become softcap * tanh(score / softcap); 0: as they are.
         alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H].
         deterministic: the gradients are the same, bit for bit, each time, as the CPU's always are;
-            a GPU's can be if no argument below causal is given. Results of the forward always
-            repeat.
+            Hopper's can be up to head dimension 128. Results of the forward always repeat.
         return_attn_probs: also return the log-sum-exp, and None in the place of the probabilities.
         seqused_q: how many queries of each sequence, at the front, there are, int32, [B]; the rows
             after them become 0. All if None.

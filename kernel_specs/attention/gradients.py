@@ -193,6 +193,12 @@ def prefill_gradient(
                 f"{torch.__version__} has no backward of attention that would do; call it under "
                 "torch.no_grad()"
             )
+    if scalars["deterministic"] and not torch.are_deterministic_algorithms_enabled():
+        raise InvalidArgument(
+            f"deterministic: got True for head dimension {q.shape[3]} on {q.device}, where the "
+            "gradients of such calls are PyTorch's: call torch.use_deterministic_algorithms(True), "
+            "which its operator reads"
+        )
     window: dict[str, Any] = {
         name: -1 if scalars[name] is None else scalars[name]
         for name in ("window_left", "window_right")

@@ -5,6 +5,7 @@
 
 #include "attention/flash_backward/problem.h"
 #include "attention/flash_backward/sm90a_problem.h"
+#include "attention/flash_backward/sm90a_producer.cuh"
 #include "attention/flash_backward/sm90a_shared_memory.cuh"
 #include "integers.h"
 #include "ptx/atomic.cuh"
@@ -22,8 +23,8 @@ struct EqualSequences {
   using Shared = SharedMemory<Config>;
 
   static constexpr bool kChangesScores = false;  // scores are products times a factor
-  static constexpr bool kCleans = false;         // what lies beside a sequence may be multiplied
-  static constexpr bool kStoresFirst = true;     // dQ is stored by the first block of keys
+  static constexpr bool kOneCounter = !Config::deterministic;
+  static constexpr bool kCleans = false;  // rows beside a sequence may be multiplied
 
   // The tile of the thread block. find_tile is called once before, by a whole warp.
   __device__ static void find_tile(const Problem&, const Shared&) {}
@@ -58,9 +59,21 @@ struct EqualSequences {
                                                     int head, int block) {
     return flash_backward::block_index(problem, tile.batch, head, block);
   }
-  __device__ __forceinline__ static int blocks_before(const Problem& problem, const Tile& tile,
-                                                      int block) {
-    return flash_backward::blocks_before<Config>(problem, tile, block);
+  // All heads of a group have a block of queries before the next one's turn.
+  __device__ __forceinline__ static bool heads_first(const Problem&) { return false; }
+  // The turn of the tile's step-th step, of its n-th block. But for the steps that come first, of
+  // the last queries, whose dQ is zero before, the first block of keys of a head stores, and
+  // counts; the others add theirs after it.
+  __device__ __forceinline__ static Turn turn(const Problem& problem, const Tile& tile, int index,
+                                              int block, int n, int step) {
+    if constexpr (Config::deterministic) {
+      const unsigned before = flash_backward::blocks_before<Config>(problem, tile, block);
+      return {problem.counters + index, before, before + 1, before == 0};
+    } else {
+      unsigned* const counter = problem.counters + tile.batch * problem.args.Hk + tile.kv_head;
+      const bool is_first = tile.key_block == 0;
+      return {counter, is_first || n == 0 ? 0u : step + 1u, step + 1u, is_first && n > 0};
+    }
   }
 
   // A warpgroup's 64 keys, and the queries that see them.
@@ -93,7 +106,7 @@ struct EqualSequences {
       }
     }
 
-    // Whether a lane's query, `column` after its first one, does not see its key, `row` after its
+    // True if a lane's query, `column` after its first one, does not see its key, `row` after its
     // first one: a key past the last, or, under the causal mask, after the query.
     __device__ __forceinline__ auto hidden(int block, int key, int first_query) const {
       const int ahead = first_key_ + key - block * Config::B_r - first_query;

@@ -37,16 +37,19 @@ class Producer {
     load_keys(tile, problem_.k, shared_.keys(), shared_.keys_full());
     load_keys(tile, problem_.v, shared_.values(), shared_.values_full());
     ptx::wait_for_kernel_ahead();  // the kernel ahead makes the sums of rows
+    const bool heads_first = Sequences::heads_first(problem_);
+    const int outer_steps = heads_first ? problem_.group : tile.blocks;
+    const int inner_steps = heads_first ? tile.blocks : problem_.group;
     int i = 0;
 #pragma unroll 1
-    for (int n = 0; n < tile.blocks; ++n) {
-      block_ = Sequences::nth_block(problem_, tile, n);
+    for (int outer = 0; outer < outer_steps; ++outer)
 #pragma unroll 1
-      for (head_ = first_head; head_ < first_head + problem_.group; ++head_, ++i) {
+      for (int inner = 0; inner < inner_steps; ++inner, ++i) {
+        block_ = Sequences::nth_block(problem_, tile, heads_first ? inner : outer);
+        head_ = first_head + (heads_first ? outer : inner);
         load_queries<Queries>(tile, problem_.q, problem_.log_sums, i);
         load_queries<Gradients>(tile, problem_.dout, problem_.deltas, i);
       }
-    }
   }
 
  private:
@@ -86,10 +89,16 @@ class Producer {
   int head_, block_;
 };
 
-// One warp: takes the warpgroups' parts of dQ, step by step. But for the steps that come first, of
-// the last queries, whose dQ is zero before, the first block of keys of a head stores them and
-// counts; the others add theirs after it. If dQ has to be the same each time, each adds when it is
-// its turn.
+// The value that a counter must reach before a step adds to dQ; the value that the step gives it,
+// if it stores, or if dQ has to be the same each time; and whether it stores.
+struct Turn {
+  unsigned* counter;
+  unsigned least, next;
+  bool stores;
+};
+
+// One warp: takes the warpgroups' parts of dQ, step by step, and adds them to memory when it is
+// their turn, or stores them.
 template <class Config, class Sequences>
 class QueryGradientWriter {
   using Shared = typename Sequences::Shared;
@@ -105,30 +114,33 @@ class QueryGradientWriter {
     const Tile tile = Sequences::tile(problem_, shared_);
     const int steps = tile.blocks * problem_.group;
     if (steps > 0) free_parts();
-    if constexpr (Sequences::kStoresFirst)
-      counter_ = problem_.counters + tile.batch * problem_.args.Hk + tile.kv_head;
     seen_ = 0;
+    const bool heads_first = Sequences::heads_first(problem_);
+    const int outer_steps = heads_first ? problem_.group : tile.blocks;
+    const int inner_steps = heads_first ? tile.blocks : problem_.group;
     int i = 0;
 #pragma unroll 1
-    for (int n = 0; n < tile.blocks; ++n)
+    for (int outer = 0; outer < outer_steps; ++outer)
 #pragma unroll 1
-      for (int g = 0; g < problem_.group; ++g) {
+      for (int inner = 0; inner < inner_steps; ++inner) {
+        const int n = heads_first ? inner : outer, g = heads_first ? outer : inner;
         const int block = Sequences::nth_block(problem_, tile, n);
         const int index =
             Sequences::block_index(problem_, tile, tile.kv_head * problem_.group + g, block);
         to_ = problem_.dq + std::int64_t{index} * (Config::B_r * Config::d_head);
+        turn_ = Sequences::turn(problem_, tile, index, block, n, i);
         ++i;
-        take_turn(tile, n, block, index, i);
+        if constexpr (!Sequences::kOneCounter) seen_ = 0;
         for (int part = 0; part < 2; ++part) {
           ptx::named_barrier_sync(kPartFull + part, 160);
           if (is_one()) write(part);
           __syncwarp();
         }
         if (i < steps) free_parts();
-        if ((Config::deterministic || stores_) && is_one()) {
+        if ((Config::deterministic || turn_.stores) && is_one()) {
           ptx::bulk_wait_group<0>();
           ptx::fence_async_global();
-          ptx::store_release(counter_, Config::deterministic ? before_ + 1 : i);
+          ptx::store_release(turn_.counter, turn_.next);
         }
         __syncwarp();
       }
@@ -138,27 +150,14 @@ class QueryGradientWriter {
  private:
   __device__ __forceinline__ static bool is_one() { return ptx::reread_thread_index() % 32 == 0; }
 
-  // Decides whether this step stores, or which value its counter must reach before the step adds.
-  __device__ __forceinline__ void take_turn(const Tile& tile, int n, int block, int index, int i) {
-    if constexpr (Config::deterministic) {
-      before_ = Sequences::blocks_before(problem_, tile, block);
-      counter_ = problem_.counters + index;
-      seen_ = 0;
-      stores_ = before_ == 0;
-    } else {
-      stores_ = Sequences::kStoresFirst && tile.key_block == 0 && n > 0;
-      before_ = !Sequences::kStoresFirst || tile.key_block == 0 || n == 0 ? 0 : i;
-    }
-  }
-
   __device__ __forceinline__ void write(int part) {
     float* const to = to_ + part * (Shared::kPartBytes / 4);
     const std::uint32_t from = shared_.query_gradients(part);
-    if (stores_) {
+    if (turn_.stores) {
       ptx::bulk_store(to, from, Shared::kPartBytes);
     } else {
-      if (seen_ < before_) {
-        while ((seen_ = ptx::load_acquire(counter_)) < before_) {
+      if (seen_ < turn_.least) {
+        while ((seen_ = ptx::load_acquire(turn_.counter)) < turn_.least) {
         }
         ptx::fence_async_global();
       }
@@ -180,9 +179,8 @@ class QueryGradientWriter {
   const Problem& problem_;
   const Shared shared_;
   float* to_;
-  unsigned* counter_;
-  unsigned before_, seen_;  // the value that the counter must reach, and its last value
-  bool stores_;
+  Turn turn_;
+  unsigned seen_;  // the counter's last value
 };
 
 }  // namespace kernelmint::flash_backward::sm90a

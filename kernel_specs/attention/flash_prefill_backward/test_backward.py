@@ -14,10 +14,15 @@ from torch import Tensor
 
 import runtime
 from kernel_specs.attention.reference import prefill, prefill_backward
-from tests.kernels.lengths import keys_of
+from tests.kernels.lengths import EMULATED, Inputs, keys_of
 
-HERE, ON_GPU = keys_of("flash_prefill_backward")
-KERNELS = [*HERE, *ON_GPU]
+HERE, ON_GPU = keys_of(
+    "flash_prefill_backward", "*.sm90a.bf16-d64-r*", "*.sm90a.fp16-d64-det*",
+    "*.sm90a.fp16-d128-det*", "*.sm90a.bf16-d128-r*",
+)  # fmt: skip
+ON_CPU = [key for key in HERE if not key.startswith(EMULATED)]
+HERE = [key for key in HERE if key.startswith(EMULATED)]
+KERNELS = [*ON_CPU, *ON_GPU]
 ROUNDINGS = {torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11, torch.float32: 2e-6}
 
 WINDOWS = [(-1, -1), (-1, 0), (9, 0), (70, 20), (-1, 300), (200, -1)]
@@ -39,22 +44,14 @@ def _one_thread():
     torch.set_num_threads(threads)
 
 
-def ints(values: list[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
-class Call:
+class Call(Inputs):
     """A call of a kernel, whose tensors hold NaN where no sequence is."""
 
     def __init__(self, key: str, lengths: str, window: tuple[int, int], softcap: float,
                  has_sinks: bool, has_slopes: bool, head_dims: tuple[int, int],
                  heads: tuple[int, int]) -> None:  # fmt: skip
-        self.kernel = runtime.kernel(key)
-        parameters = self.kernel.info.parameters
-        self.dtype = {"f32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[
-            parameters["dtype"]
-        ]
-        head_dim, value_dim = (min(d, parameters["d_head"]) for d in head_dims)
+        super().__init__(key)
+        head_dim, value_dim = (min(d, self.info.parameters["d_head"]) for d in head_dims)
         of_q, of_k = LENGTHS[lengths] or ([70], [130])
         batch, total_q, total_k = (1, sum(of_q), sum(of_k)) if LENGTHS[lengths] else (3, 70, 130)
         self.q = self.random(batch, total_q, heads[0], head_dim)
@@ -64,16 +61,16 @@ class Call:
         count = len(of_q) if LENGTHS[lengths] else batch
         options: dict[str, Any] = {}
         if LENGTHS[lengths]:
-            options["cu_seqlens_q"] = ints([0, *itertools.accumulate(of_q)])
-            options["cu_seqlens_k"] = ints([0, *itertools.accumulate(of_k)])
+            options["cu_seqlens_q"] = self.ints([0, *itertools.accumulate(of_q)])
+            options["cu_seqlens_k"] = self.ints([0, *itertools.accumulate(of_k)])
         if lengths == "used":
-            options["seqused_q"] = ints([60, 0, 69, 100])
-            options["seqused_k"] = ints([131, 33, 0, 150])
-            options["leftpad_k"] = ints([2, 0, 0, 129])
+            options["seqused_q"] = self.ints([60, 0, 69, 100])
+            options["seqused_k"] = self.ints([131, 33, 0, 150])
+            options["leftpad_k"] = self.ints([2, 0, 0, 129])
         if has_sinks:
             options["s_aux"] = self.random(heads[0])
         if has_slopes:
-            options["alibi_slopes"] = torch.rand(count, heads[0]) / 8
+            options["alibi_slopes"] = torch.rand(count, heads[0], device=self.device) / 8
         options |= {"window_left": window[0], "window_right": window[1], "softcap": softcap}
         options["softmax_scale"] = 1.5 * head_dim**-0.5
         self.options = options
@@ -91,16 +88,16 @@ class Call:
                     tensor[0, begin + rows : begin + length] = math.nan
                     begin += length
 
-    def random(self, *shape: int) -> Tensor:
-        return torch.randn(shape).to(self.dtype)
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return self.dout, self.q, self.k, self.v, self.o, self.lse
 
-    def check(self) -> None:
-        inputs = self.dout, self.q, self.k, self.v, self.o, self.lse
+    def check(self, **_: Any) -> None:
         outputs = [
             torch.full_like(t, math.nan) for t in (self.q, self.k, self.v, self.q[0, 0, :, 0])
         ]
-        self.kernel(*inputs, **self.options, return_ds_aux=True, out=tuple(outputs))
-        exact = prefill_backward(*inputs, **self.options)
+        self.kernel(*self.inputs, **self.options, return_ds_aux=True, out=tuple(outputs))
+        exact = prefill_backward(*self.inputs, **self.options)
         rounding = ROUNDINGS[self.dtype]
         for name, ours, true in zip(("dq", "dk", "dv", "ds_aux"), outputs, exact, strict=True):
             allowed = max(rounding * true.norm().item(), 1e-2 * rounding * true.numel() ** 0.5)
@@ -141,10 +138,30 @@ def test_all_features_crossed_pairwise(key: str) -> None:
         Call(key, *call).check()
 
 
-@pytest.mark.parametrize("key", KERNELS)
+@pytest.mark.skipif(not HERE, reason="built without CUDA")
+@pytest.mark.parametrize("key", HERE)
+def test_the_emulated_are_right(key: str) -> None:
+    first = HERE.index(key)
+    for call in features()[first :: 3 * len(HERE)]:
+        Call(key, *call).check()
+
+
+@pytest.mark.parametrize("key", [key for key in ON_GPU if "-det-" in key.values[0]])
+@pytest.mark.parametrize("window", WINDOWS[:4], ids=str)
+def test_the_deterministic_are_the_same_bit_for_bit(key: str, window: tuple[int, int]) -> None:
+    LENGTHS["long"] = ([2000, 1, 700, 3000], [2000, 300, 700, 2000])
+    call = Call(key, "long", window, 0.0, True, False, (128, 128), (16, 4))
+    call.check()
+    first = call.kernel(*call.inputs, **call.options, return_ds_aux=True)
+    for _ in range(20):
+        again = call.kernel(*call.inputs, **call.options, return_ds_aux=True)
+        assert all(map(torch.equal, first, again))
+
+
+@pytest.mark.parametrize("key", ON_CPU)
 def test_the_same_bits_with_any_number_of_threads(key: str) -> None:
     call = Call(key, "other keys", (70, 20), 0.0, True, True, (64, 64), (4, 2))
-    inputs = call.dout, call.q, call.k, call.v, call.o, call.lse
+    inputs = call.inputs
     threads, results = torch.get_num_threads(), []
     try:
         for count in (1, 2, 5):
@@ -158,6 +175,6 @@ def test_the_same_bits_with_any_number_of_threads(key: str) -> None:
 
 
 def test_many_sequences_and_a_long_one_in_one_call() -> None:
-    key = next(key for key in KERNELS if ".f32-d64-" in str(key))
+    key = next(key for key in ON_CPU if ".f32-d64-" in key)
     LENGTHS["many"] = ([900, *range(1, 40)], [700, *range(40, 1, -1)])
     Call(key, "many", (-1, 0), 0.0, False, False, (64, 64), (2, 1)).check()

@@ -322,6 +322,32 @@ def _each_backward(problem: PackedGradients, inputs: Inputs) -> Call:
     return call
 
 
+def _packed_backward_flash(problem: PackedGradients, inputs: Inputs) -> Call:
+    """Returns a call of PyTorch's FlashAttention-2, whose causal mask is a window's right end."""
+    q, most = inputs["q"], max(problem.lengths)
+    unused = torch.empty(2, dtype=torch.uint64, device=q.device)
+    ends = inputs["cu_seqlens_q"]
+    return partial(
+        torch.ops.aten._flash_attention_backward,
+        *(inputs[name][0] for name in ("dout", "q", "k", "v", "o", "lse")),
+        *(ends, ends, most, most, 0.0, False, unused, unused[:0]),
+        window_size_left=inputs["window_left"], window_size_right=inputs["window_right"],
+    )  # fmt: skip
+
+
+def _packed_backward_4(deterministic: bool, problem: PackedGradients, inputs: Inputs) -> Call:
+    most, windowed = max(problem.lengths), problem.window >= 0
+    arguments: dict[str, Any] = {name: inputs[name][0] for name in ("dout", "q", "k", "v", "lse")}
+    arguments |= {name: inputs[name] for name in ("cu_seqlens_q", "cu_seqlens_k")}
+    if windowed:
+        arguments |= {"window_size_left": problem.window, "window_size_right": 0}
+    return _named(
+        _flash_attention_4("_flash_attn_bwd"), **arguments, out=inputs["o"][0],
+        softmax_scale=problem.d_head**-0.5, causal=problem.causal and not windowed,
+        max_seqlen_q=most, max_seqlen_k=most, deterministic=deterministic,
+    )  # fmt: skip
+
+
 _BOTH = {
     "FlashAttention-3": Contender(_packed_3, *_FA3),
     "FlashAttention-4": Contender(_packed_4, *_FA4),
@@ -334,7 +360,12 @@ PACKED = {
     "FlexAttention": Contender(_flex_attention),
     "kernelmint": Contender(_varlen, kernel=lambda problem, inputs: "kernelmint"),
 }
-PACKED_GRADIENTS = {"PyTorch flash, one sequence at a time": Contender(_each_backward, "cpu")}
+PACKED_GRADIENTS = {
+    "PyTorch flash": Contender(_packed_backward_flash, "cuda"),
+    "PyTorch flash, one sequence at a time": Contender(_each_backward, "cpu"),
+    "FlashAttention-4": Contender(partial(_packed_backward_4, False), *_FA4),
+    "FlashAttention-4, deterministic": Contender(partial(_packed_backward_4, True), *_FA4),
+}
 DECODING = {
     **_BOTH,
     "kernelmint attention": Contender(_attention, kernel=_attentions_key),

@@ -337,9 +337,10 @@ def mixed(count: int = 16, least: int = 128, most: int = 8192) -> tuple[int, ...
 def packed(
     kind: type[Packed], kernels: Sequence[KernelInfo], device: torch.device, *,
     d_head: Sequence[int] = (128,), dtype: Sequence[str] = ("bf16",),
+    window: Sequence[int] = (1023,),
 ) -> list[Packed]:  # fmt: skip
-    """Returns Packed or PackedGradients: sequences of mixed lengths, and windows of 1,024 in 16k;
-    on a CPU fewer and shorter ones."""
+    """Returns Packed or PackedGradients: sequences of mixed lengths, and windows, by default of
+    1,024, in 16k; on a CPU fewer and shorter ones."""
     on_gpu = device.type == "cuda"
     whole = mixed() if on_gpu else mixed(4, 64, 1024)
     windows = ((16384,), (16384,) * 4) if on_gpu else ((4096,),)
@@ -350,7 +351,8 @@ def packed(
         masks = itertools.product(shapes, (False, True))
         problems += [kind(*shape, causal, -1, whole) for shape, causal in masks]
         problems += [
-            kind(*s, True, 1023, lengths) for s, lengths in itertools.product(shapes, windows)
+            kind(*shape, True, keys, lengths)
+            for shape, keys, lengths in itertools.product(shapes, window, windows)
         ]
     return problems
 

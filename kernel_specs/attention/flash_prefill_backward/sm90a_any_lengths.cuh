@@ -1,0 +1,313 @@
+// Sequences of any lengths, with windows: which blocks of queries a block of keys meets, and where
+// both lie; and scores that are more than products times a factor.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/flash_backward/sm90a_producer.cuh"
+#include "attention/flash_backward/sm90a_shared_memory.cuh"
+#include "attention/flash_prefill_backward/sm90a_problem.h"
+#include "attention/softcap.cuh"
+#include "integers.h"
+#include "ptx/math.cuh"
+#include "ptx/shared_memory.cuh"
+#include "ptx/special_registers.cuh"
+#include "register_tile.cuh"
+#include "tensor_view.h"
+
+namespace kernelmint::flash_prefill_backward::sm90a {
+
+using flash_backward::sm90a::Turn;
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+// A block of keys, and the blocks of queries that see it. Rows of both are counted from where their
+// sequence's region begins, and blocks of queries from its first block.
+struct Tile {
+  int sequence, kv_head;
+  int query_entry_, query_row_, first_query, end_query;
+  int key_entry_, key_row_, key_rows, first_key, end_key;
+  int key_block;
+  int first_block, blocks;
+  int first_index;  // the sequence's first block of queries, among all of a head
+  int own;          // the key of the region's first row, which other rows' keys follow
+};
+
+// The main kernel's view of a call: flash_backward::sm90a::EqualSequences says what it has to tell.
+template <class Config, bool kChanges>
+struct AnyLengths {
+  using Problem = sm90a::Problem<typename Config::Args>;
+  using Tile = sm90a::Tile;
+  using Shared = flash_backward::sm90a::SharedMemory<Config, sizeof(Tile)>;
+
+  static constexpr bool kChangesScores = kChanges;
+  static constexpr bool kOneCounter = false;
+  static constexpr bool kCleans = true;
+  static constexpr int kFarthest = 1 << 30;  // no position is beyond
+
+  __device__ __forceinline__ static int reach(int keys) {
+    return keys < 0 ? kFarthest : min(keys, kFarthest);
+  }
+
+  // True if queries of a block of a sequence see a key.
+  __device__ static bool sees_keys(const Problem& problem, const Region& queries,
+                                   const Region& keys, int block) {
+    const int own = keys.end - queries.end;
+    const int first = max(block * Config::B_r, queries.begin);
+    const int last = min((block + 1) * Config::B_r, queries.end) - 1;
+    return first <= last && max(keys.begin, first + own - reach(problem.args.window_left)) <=
+                                min(keys.end - 1, last + own + reach(problem.args.window_right));
+  }
+
+  __device__ static void find_tile(const Problem& problem, const Shared& shared) {
+    if (threadIdx.x / 32 != 2) return;
+    const auto& args = problem.args;
+    const int heads = static_cast<int>(args.Hk), index = static_cast<int>(blockIdx.x);
+    const int section = index / (problem.key_blocks * problem.section_heads);
+    const int at = index - section * (problem.key_blocks * problem.section_heads);
+    const int section_heads = min(problem.section_heads, heads - section * problem.section_heads);
+    const int place = at / section_heads;
+    const int key_block = problem.from_first ? problem.key_blocks - 1 - place : place;
+    const int sequence = sequence_of<Config::B_c>(args.cu_seqlens_k, static_cast<int>(args.Tk),
+                                                  problem.sequences, key_block);
+    const Region queries = queries_of<Config>(args, problem.sequences, sequence);
+    const Region keys = keys_of<Config>(args, problem.sequences, sequence);
+    Tile tile{.sequence = sequence,
+              .kv_head = section * problem.section_heads + at % section_heads,
+              .query_entry_ = queries.entry,
+              .query_row_ = queries.first_row,
+              .first_query = queries.begin,
+              .end_query = queries.end,
+              .key_entry_ = keys.entry,
+              .key_row_ = keys.first_row,
+              .key_rows = keys.rows,
+              .first_key = keys.begin,
+              .end_key = keys.end,
+              .key_block = key_block - keys.first_block,
+              .first_index = queries.first_block,
+              .own = keys.end - queries.end};
+    // The queries that see the first key at the latest, and the last key at the earliest.
+    const int first_key = max(keys.begin, tile.key_block * Config::B_c);
+    const int last_key = min(keys.end, (tile.key_block + 1) * Config::B_c) - 1;
+    const int first = max(queries.begin, first_key - tile.own - reach(args.window_right));
+    const int last = min(queries.end - 1, last_key - tile.own + reach(args.window_left));
+    if (first_key <= last_key && first <= last) {
+      tile.first_block = first / Config::B_r;
+      tile.blocks = last / Config::B_r + 1 - tile.first_block;
+    }
+    if (threadIdx.x % 32 == 0)
+      unroll<4>([&](int i) {
+        ptx::store_shared(shared.tile() + 16 * i, reinterpret_cast<const uint4*>(&tile)[i]);
+      });
+  }
+  __device__ __forceinline__ static Tile tile(const Problem&, const Shared& shared) {
+    Tile tile;
+    unroll<4>([&](int i) {
+      reinterpret_cast<uint4*>(&tile)[i] = ptx::load_shared_16(shared.tile() + 16 * i);
+    });
+    return tile;
+  }
+  __device__ __forceinline__ static Tile tile_again(const Problem& problem, const Shared& shared) {
+    return tile(problem, shared);
+  }
+
+  __device__ __forceinline__ static float scale(const Problem& problem) {
+    return problem.args.softmax_scale;
+  }
+  __device__ __forceinline__ static int columns(const Problem& problem) {
+    return static_cast<int>(problem.args.D);
+  }
+  __device__ __forceinline__ static int value_columns(const Problem& problem) {
+    return static_cast<int>(problem.args.Dv);
+  }
+
+  __device__ __forceinline__ static int query_row(const Tile& tile, int block) {
+    return tile.query_row_ + block * Config::B_r;
+  }
+  __device__ __forceinline__ static int query_entry(const Tile& tile) { return tile.query_entry_; }
+  __device__ __forceinline__ static int key_row(const Tile& tile) {
+    return tile.key_row_ + tile.key_block * Config::B_c;
+  }
+  __device__ __forceinline__ static int key_entry(const Tile& tile) { return tile.key_entry_; }
+
+  __device__ __forceinline__ static int nth_block(const Problem& problem, const Tile& tile, int n) {
+    return tile.first_block + (problem.from_first ? n : tile.blocks - 1 - n);
+  }
+  __device__ __forceinline__ static int block_index(const Problem& problem, const Tile& tile,
+                                                    int head, int block) {
+    return head * problem.query_blocks + tile.first_index + block;
+  }
+  // Steps go through all blocks of a head before those of the next one, whose Q, dO and dQ would
+  // not stay in L2 together. But if dQ waits for turns, and tiles have different numbers of blocks,
+  // all heads have a block first: a head's short tiles would wait for its long ones.
+  __device__ __forceinline__ static bool heads_first(const Problem& problem) {
+    return problem.heads_first;
+  }
+  // The turn of a tile's step, and whether it stores dQ: blocks of keys add to a block of queries
+  // in their order, or from the last one on, and the first of them stores.
+  __device__ __forceinline__ static Turn turn(const Problem& problem, const Tile& tile, int index,
+                                              int block, int, int) {
+    if (!problem.stores_first) return {problem.counters, 0, 0, false};
+    const unsigned before = blocks_before(problem, tile, block);
+    const unsigned least = Config::deterministic ? before : min(before, 1u);
+    return {problem.counters + index, least, before + 1, before == 0};
+  }
+
+  __device__ __forceinline__ static int blocks_before(const Problem& problem, const Tile& tile,
+                                                      int block) {
+    const int first = max(block * Config::B_r, tile.first_query);
+    const int last = min((block + 1) * Config::B_r, tile.end_query) - 1;
+    if (!problem.from_first)
+      return tile.key_block -
+             max(tile.first_key, first + tile.own - reach(problem.args.window_left)) / Config::B_c;
+    return min(tile.end_key - 1, last + tile.own + reach(problem.args.window_right)) / Config::B_c -
+           tile.key_block;
+  }
+
+  class Keys {
+   public:
+    __device__ __forceinline__ void find(const Problem& problem, const Tile& tile, int warpgroup) {
+      const int first = tile.key_block * Config::B_c + warpgroup * 64;
+      begin_ = tile.first_key - first, end_ = tile.end_key - first, rows_ = tile.key_rows - first;
+      ahead_ = first - tile.own;
+      left_ = reach(problem.args.window_left), right_ = reach(problem.args.window_right);
+      first_query_ = tile.first_query, end_query_ = tile.end_query;
+      warpgroup_ = warpgroup;
+      if constexpr (kChanges)
+        sequence_ = tile.sequence, kv_head_ = tile.kv_head, blocks_ = tile.blocks;
+    }
+
+    // The tile's used keys, counted from its first one.
+    __device__ __forceinline__ int begin_of_block() const { return begin_ + warpgroup_ * 64; }
+    __device__ __forceinline__ int end_of_block() const { return end_ + warpgroup_ * 64; }
+    // A block's used queries.
+    __device__ __forceinline__ int first_query(int block) const {
+      return first_query_ - block * Config::B_r;
+    }
+    __device__ __forceinline__ int end_query(int block) const {
+      return end_query_ - block * Config::B_r;
+    }
+
+    // f(is masked, step, block) for each step. Of blocks of queries in a row all see all keys;
+    // those before, and those after, do not.
+    template <class F>
+    __device__ __forceinline__ void for_each_step(const Problem& problem, const Tile& tile,
+                                                  int steps, const F& f) const {
+      const int first = tile.first_block, behind = first + tile.blocks;
+      int begin = max(ahead_ + 63 - right_, first_query_),
+          end = min(ahead_ + left_ + 1, end_query_);
+      if (begin_ > 0 || end_ < 64) end = -1;
+      begin = min(max(ceil_div(max(begin, 0), Config::B_r), first), behind);
+      end = end < 0 ? begin : min(max(end / Config::B_r, begin), behind);
+      // Steps in a row of one block, and of one head.
+      const int each = problem.heads_first ? 1 : problem.group, all = tile.blocks * each;
+      const int masked = (problem.from_first ? begin - first : behind - end) * each;
+      const int whole = masked + (end - begin) * each;
+      for (int i = 0, start = 0, stop = masked; i < steps;) {
+#pragma unroll 1
+        for (; i < stop; ++i) f(std::true_type(), i, nth_block(problem, tile, (i - start) / each));
+#pragma unroll 1
+        for (; i < start + whole; ++i)
+          f(std::false_type(), i, nth_block(problem, tile, (i - start) / each));
+        if (i == start + all) {
+          start = i;
+          stop = i + masked;
+        } else {
+          stop = start + all;
+        }
+      }
+    }
+
+    __device__ __forceinline__ auto hidden(int block, int key, int first_query) const {
+      // How many keys, of those that the first query sees, are after the lane's two keys. No query
+      // sees a key that is not used.
+      const int after = right_ - ahead_ - key + block * Config::B_r + first_query;
+      const auto unless_unused = [&](int row) {
+        return key + row >= begin_ && key + row < end_ ? after - row : -kFarthest;
+      };
+      return [low = unless_unused(0), high = unless_unused(8),
+              seen = static_cast<unsigned>(left_) + right_](int row, int column) {
+        return static_cast<unsigned>((row == 0 ? low : high) + column) > seen;
+      };
+    }
+
+    // Scores of a step, made of products.
+    class Change {
+     public:
+      __device__ __forceinline__ Change(const Problem& problem, const Keys& keys, int step,
+                                        int block)
+          : problem_(problem) {
+        if constexpr (kChanges) {
+          const auto& slopes = problem.args.alibi_slopes;
+          slope_ = slopes.data == nullptr
+                       ? 0
+                       : *slopes.template at<const float>(
+                             keys.sequence_, keys.kv_head_ * problem.group +
+                                                 (problem.heads_first ? step / keys.blocks_
+                                                                      : step % problem.group));
+          const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
+          ahead_ =
+              keys.ahead_ + thread % 128 / 32 * 16 + lane / 4 - block * Config::B_r - lane % 4 * 2;
+        }
+      }
+
+      // The factor that makes a score an exponent of two, before the log-sum-exp is subtracted.
+      __device__ __forceinline__ float factor() const {
+        return kChanges ? kLog2E : problem_.scale_log2;
+      }
+
+      template <int kCount>
+      __device__ __forceinline__ void apply(float (&scores)[kCount]) const {
+        unroll<kCount>([&](int e) { scores[e] *= problem_.args.softmax_scale; });
+        if (problem_.cap > 0) {
+          const attention::Softcap capped(problem_.cap);
+          unroll<kCount>([&](int e) { scores[e] = capped(scores[e]); });
+        }
+        if (slope_ != 0) unroll<kCount>([&](int e) { scores[e] -= slope_ * distance(e); });
+      }
+
+      // The derivative of a score by the product times the factor. The capped score follows from
+      // its probability.
+      __device__ __forceinline__ float slope(float probability, float log_sum, int e) const {
+        if (problem_.cap == 0) return 1;
+        float score = (__log2f(fmaxf(probability, 0x1p-126f)) + log_sum) * (1 / kLog2E);
+        score += slope_ * distance(e);
+        const float tanh = ptx::clamp(score / problem_.cap, 1);
+        return (1 - tanh) * (1 + tanh);
+      }
+
+     private:
+      __device__ __forceinline__ float distance(int e) const {
+        return static_cast<float>(abs(ahead_ + e / 2 % 2 * 8 - (e / 4 * 8 + e % 2)));
+      }
+
+      const Problem& problem_;
+      float slope_ = 0;
+      int ahead_ = 0;
+    };
+    __device__ __forceinline__ Change change_of_scores(const Problem& problem, int step,
+                                                       int block) const {
+      return Change(problem, *this, step, block);
+    }
+
+    __device__ __forceinline__ int count() const { return rows_; }
+
+   private:
+    int begin_, end_, rows_;  // counted from the warpgroup's first key
+    int ahead_;               // how far that key is ahead of the key of the region's first query
+    int left_, right_, first_query_, end_query_, warpgroup_;
+    int sequence_, kv_head_, blocks_;
+  };
+
+  template <class Element>
+  __device__ __forceinline__ static Element* gradient_row(const TensorView<4>& tensor,
+                                                          const Tile& tile, int warpgroup,
+                                                          int key) {
+    const std::int64_t row =
+        std::int64_t{tile.key_row_} + tile.key_block * Config::B_c + warpgroup * 64 + key;
+    return tensor.template as<Element>() + tile.key_entry_ * tensor.stride[0] +
+           row * tensor.stride[1] + tile.kv_head * tensor.stride[2];
+  }
+};
+
+}  // namespace kernelmint::flash_prefill_backward::sm90a
