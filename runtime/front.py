@@ -39,8 +39,9 @@ _is_dynamo_compiling = torch.compiler.is_dynamo_compiling  # looked up once: cal
 
 # An input of a family: its name; the symbols that its dimensions are, or ""; whether it may be
 # absent; whether it is in the CPU's memory, whatever the target; the parameter that is its dtype,
-# or "". It is no NamedTuple, which PyTorch 2.11 does not unpack in a trace.
-_Input = tuple[str, tuple[str, ...], bool, bool, str]
+# or ""; whether it is a list, whose one dimension is its length. It is no NamedTuple, which PyTorch
+# 2.11 does not unpack in a trace.
+_Input = tuple[str, tuple[str, ...], bool, bool, str, bool]
 
 
 class _Facts(NamedTuple):
@@ -86,10 +87,11 @@ def _read(name: str) -> _Facts:
     inputs = tuple(
         (
             tensor.name,
-            tuple(dim if dim in family.symbols else "" for dim in tensor.dims),
+            tuple(dim if dim in family.symbols else "" for dim in tensor.sizes),
             tensor.optional,
             tensor.on_host,
             tensor.dtype if tensor.dtype in parameters else "",
+            bool(tensor.length),
         )
         for tensor in family.inputs
     )
@@ -288,6 +290,8 @@ class Front:
         permuted: bool,
     ) -> Any:
         """Makes the call step by step, for what records or transforms it to see."""
+        if _is_nothing(_facts(self._family), inputs):
+            return None
         explains = is_explaining()
         if explains and _thread.explanation is None:
             _thread.explanation = self.explain(
@@ -380,9 +384,21 @@ class Front:
         device: Any = None
         parameters: dict[str, Any] = {}
         sizes: dict[str, Any] = {}
-        for (name, dims, is_optional, on_host, dtype), tensor in zip(
+        for (name, dims, is_optional, on_host, dtype, is_list), tensor in zip(
             facts.inputs, inputs, strict=True
         ):
+            if is_list:
+                tensors.check_list(name, tensor)
+                assert tensor is not None
+                if tensor:
+                    tensors.extents(f"{name}[0]", tensor[0], tensor[0].dim())
+                if dims[0] and dims[0] not in sizes:
+                    sizes[dims[0]] = len(tensor)
+                if tensor and dtype and dtype not in parameters:
+                    parameters[dtype] = tensors.dtype_name(tensor[0].dtype)
+                if tensor and device is None:
+                    device = tensor[0].device
+                continue
             if is_optional:
                 sizes[name] = tensor is not None
                 if tensor is None:
@@ -403,7 +419,7 @@ class Front:
             if is_first:
                 device = tensor.device
         for (name, _, _, _), number in zip(facts.scalars, scalars, strict=False):
-            if number is not None:
+            if number is not None and not isinstance(number, (list, tuple)):
                 sizes[name] = number
         for name, wish in zip(facts.optional_outputs, requested, strict=False):
             sizes[name] = wish is True
@@ -479,7 +495,7 @@ class Front:
         names = dict.fromkeys((*self._named, *(name for name, _, _ in facts.memory)))
         layouts = [parts for parts in map(layout, names) if parts]
         inputs = []
-        for name, dims, is_optional, on_host, dtype in facts.inputs:
+        for name, dims, is_optional, on_host, dtype, is_list in facts.inputs:
             counting = [i for i, dim in enumerate(dims) if dim in deciding - from_required]
             has_dtype = bool(dtype) and dtype not in from_required
             lies = [
@@ -487,9 +503,11 @@ class Front:
                 for function in ("stride", "aligned", "expanded")
             ]
             inputs.append(
-                (places[name], len(dims), is_optional, on_host, has_dtype, counting, *lies)
+                (places[name], len(dims), is_optional, on_host, has_dtype, counting, *lies, is_list)
             )
-            if not is_optional:
+            if is_list:
+                from_required |= {*dims}  # an empty list has no dtype
+            elif not is_optional:
                 from_required |= {*dims, dtype}
         scalars = [i for i, (name, *_) in enumerate(facts.scalars) if name in deciding]
         outputs = facts.optional_outputs
@@ -587,6 +605,26 @@ def is_explaining() -> bool:
     return not _is_dynamo_compiling() and getattr(_thread, "explains", False)
 
 
+def _without_memory(value: Any) -> Any:
+    """Returns an input as meta tensors."""
+    if isinstance(value, (list, tuple)):
+        return list(map(_without_memory, value))
+    return None if value is None else value.detach().to("meta")
+
+
+def _is_nothing(facts: _Facts, inputs: Inputs) -> bool:
+    """Returns whether a call has lists, and no tensor: no kernel runs."""
+    has_lists = False
+    for (_, _, _, on_host, _, is_list), tensor in zip(facts.inputs, inputs, strict=True):
+        has_lists = has_lists or is_list
+        if is_list and isinstance(tensor, (list, tuple)):
+            if tensor:
+                return False
+        elif tensor is not None and not on_host:
+            return False
+    return has_lists
+
+
 def _zeros(
     kernel: Kernel,
     inputs: Inputs,
@@ -597,9 +635,10 @@ def _zeros(
     """Returns zeros in place of a kernel's results, or `out` as it is."""
     if out is not None:
         return out
-    cuda = (t.device for t in inputs if t is not None and t.is_cuda)
+    single = (t for i in inputs for t in (i if isinstance(i, (list, tuple)) else (i,)))
+    cuda = (t.device for t in single if t is not None and t.is_cuda)
     device = next(cuda, torch.device("cpu"))
-    shapes = tuple([t if t is None else t.detach().to("meta") for t in inputs])
+    shapes = tuple(map(_without_memory, inputs))
     results = kernel._operator(kernel._key, shapes, scalars, requested, None)
     if isinstance(results, tuple):
         return tuple(torch.zeros_like(result, device=device) for result in results)

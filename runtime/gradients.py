@@ -36,7 +36,7 @@ class _Plan:
     parameters: tuple[
         tuple[Expression, type], ...
     ]  # the kernel's parameters: the flags that follow
-    scalars: tuple[Expression | None, ...]
+    scalars: tuple[Expression | str | None, ...]  # a list's: the list's name
     shapes: Mapping[str, list[Expression]]  # shapes of zeros
     named: frozenset[str]  # names in the expressions
     again: frozenset[str]  # the inputs that have gradients in turn
@@ -56,7 +56,7 @@ def _plan(arguments: Arguments, when: str) -> _Plan:
         if (text := gradient.parameters.get(parameter.name)) is not None
     }
     scalars = tuple(
-        None if text is None else parse(text, scope, scalar_kind(scalar))
+        text if text is None or scalar.length else parse(text, scope, scalar_kind(scalar))
         for scalar, text in zip(other.scalars, gradient.scalars, strict=True)
     )
     requires = tuple((parse(rule.that, scope, "bool"), rule.because) for rule in gradient.requires)
@@ -76,7 +76,10 @@ def _plan(arguments: Arguments, when: str) -> _Plan:
         scalars=scalars,
         shapes=shapes,
         named=frozenset(
-            name for e in (*expressions, *scalars) if e is not None for name in e.names
+            name
+            for e in (*expressions, *scalars)
+            if e is not None
+            for name in ([e] if isinstance(e, str) else e.names)
         ),
         again=frozenset.intersection(*(frozenset(g.inputs) for g in other.gradients))
         if other.gradients
@@ -130,7 +133,7 @@ class Backward:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not is_last):
             result = plan.front(
                 tuple(passed_tensors.values()),
-                tuple([None if e is None else self._value(e) for e in plan.scalars]),
+                tuple([self._scalar(e) for e in plan.scalars]),
                 tuple([a.name in wished for a in plan.other.outputs if a.optional]),
                 None,
                 plan.flags + tuple([kind(self._value(e)) for e, kind in plan.parameters]),
@@ -146,6 +149,11 @@ class Backward:
             "cannot be differentiated again"
         )
         return refused(message, returned, [t for t in passed_tensors.values() if t is not None])
+
+    def _scalar(self, passed: Expression | str | None) -> Any:
+        if isinstance(passed, str):
+            return self.scope[passed]
+        return None if passed is None else self._value(passed)
 
     def _value(self, expression: Expression) -> Any:
         return extent(expression, self.scope, self.info)

@@ -163,7 +163,9 @@ class Kernel:
                 f"{self.info.key}: timed() waits for the kernel, which a compiled graph cannot; "
                 "call timed() outside of torch.compile"
             )
-        tensors = (a for a in (*arguments, *options.values()) if isinstance(a, torch.Tensor))
+        values = (*arguments, *options.values())
+        single = (a for v in values for a in (v if isinstance(v, (list, tuple)) else (v,)))
+        tensors = (a for a in single if isinstance(a, torch.Tensor))
         device = next((t.device for t in tensors if t.is_cuda), None)
         if device is not None:
             with torch.cuda.device(device):

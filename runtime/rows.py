@@ -20,7 +20,7 @@ from codegen.core.expressions import (
     layout_name,
     parse,
     reason,
-    scalar_kind,
+    scalar_kinds,
 )
 from codegen.core.manifest import Scalar, SizeRange, TunedRow
 from codegen.core.where import parameter_kind
@@ -47,7 +47,8 @@ class Rows:
         of_call = dict.fromkeys(self._family.symbols, INT)
         of_call |= dict.fromkeys(self._family.optional_tensors, BOOL)
         self._kinds = {p.name: parameter_kind(p) for p in self._family.parameters}
-        self._kinds |= {**of_call, **{s.name: scalar_kind(s) for s in self._family.scalars}}
+        scalars = [scalar for scalar in self._family.scalars if not scalar.length]
+        self._kinds |= {**of_call, **scalar_kinds(scalars)}
         self._kinds[COMPUTE_CAPABILITY] = INT
         self.choices = tuple((self._parsed(row.when), row.take) for row in self._family.choices)
         tuned = [row for target in self.targets for row in target.tuned]
@@ -57,14 +58,14 @@ class Rows:
         named = {name for when in conditions for name in when.names}
         self._scalars = tuple(
             (s, None if s.default is None else parse(s.default, of_call), python_type(s))
-            for s in self._family.scalars
+            for s in scalars
             if s.name in named
         )
         defaults = {name for _, default, _ in self._scalars if default for name in default.names}
         ranges = {name for row in tuned for r in row.ranges for name in r.symbols}
         self.deciding = frozenset(named | defaults | ranges)
         required = (tensor for tensor in self._family.inputs if not tensor.optional)
-        always = {dim for tensor in required for dim in tensor.dims}
+        always = {dim for tensor in required for dim in tensor.sizes}
         self._sometimes = frozenset(s for s in self._family.symbols if s not in always)
         self._read_memory()
 
@@ -76,6 +77,7 @@ class Rows:
             layout_name("expanded", tensor.name, dim): (place, dim)
             for place, tensor in enumerate(self._family.inputs)
             for dim in range(len(tensor.dims))
+            if not tensor.length
         }
         scope = dict.fromkeys(places, BOOL)
         self._requires = tuple(

@@ -44,6 +44,12 @@ def run(arguments: Arguments, function: Any, key: str, inputs: Any, options: dic
     Raises InvalidArgument unless all tensors are divided along symbols that the family names for
     that (`shards:`).
     """
+    for argument in arguments.family.inputs:
+        if argument.length:
+            raise InvalidArgument(
+                f"{argument.name}: got distributed tensors, which no family with lists of tensors "
+                "takes; pass the parts, to_local()"
+            )
     inputs += (None,) * (len(arguments.family.inputs) - len(inputs))
     symbols = arguments.symbols_of(inputs)
     named = dict(zip((a.name for a in arguments.family.inputs), inputs, strict=True))

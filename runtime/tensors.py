@@ -73,6 +73,15 @@ def check(name: str, tensor: Any, rank: int) -> None:
         _check_memory(name, tensor)
 
 
+def check_list(name: str, value: Any) -> None:
+    """Raises InvalidArgument unless `value` is a list or a tuple of tensors."""
+    if not isinstance(value, (list, tuple)):
+        raise unexpected(name, value, "a list or a tuple of tensors")
+    for i, tensor in enumerate(value):
+        if not isinstance(tensor, torch.Tensor):
+            raise unexpected(f"{name}[{i}]", tensor, "a torch.Tensor")
+
+
 def _check_memory(name: str, tensor: torch.Tensor) -> None:
     """Refuses tensors on which PyTorch's own functions would fail, unless a mode or a transform
     takes them."""
@@ -139,9 +148,9 @@ def expanded(inputs: Sequence[Any], memory: Sequence[tuple[str, int, int]]) -> d
     return answers
 
 
-def is_batched(tensor: torch.Tensor) -> bool:
+def is_batched(tensor: Any) -> bool:
     """Returns whether torch.func.vmap takes another tensor in its place for each of its calls."""
-    return bool(torch._C._functorch.is_batchedtensor(tensor))
+    return isinstance(tensor, torch.Tensor) and torch._C._functorch.is_batchedtensor(tensor)
 
 
 def extents(name: str, tensor: Any, rank: int) -> tuple[Any, ...]:

@@ -20,6 +20,7 @@ def anchors(page: Path) -> Iterator[str]:
 def links() -> Iterator[tuple[Path, str]]:
     for page in PAGES:
         text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        text = re.sub(r"`[^`\n]*`", "", text)
         for link in sorted(set(re.findall(r"\]\(([^)]+)\)", text))):
             if "://" not in link:
                 yield page, link

@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -81,7 +81,7 @@ class Problem:
 
     family: Family
     parameters: dict[str, Any]
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Any]  # a list's are a list
     scalars: dict[str, Any]
     shapes: tuple[tuple[torch.dtype, list[int]], ...]  # seed of the outputs' poison
     device: torch.device
@@ -128,7 +128,10 @@ class Problem:
             returned = zip(outputs, expected, strict=False)
             expected = (*(t for a, t in returned if a in options), *expected[len(outputs) :])
         expected_shapes = [shape for _, shape in self.shapes]
-        also = [*expected_shapes, *(list(self.tensors[name].shape) for name in self.changed)]
+        also = [
+            *expected_shapes,
+            *(list(t.shape) for t in single(self.tensors, self.changed).values()),
+        ]
         if (result_shapes := [list(t.shape) for t in expected]) not in (expected_shapes, also):
             of = ", ".join(a.name for a in options)
             raise NoProblemError(
@@ -157,7 +160,7 @@ class Problem:
         The hook `differences`, if the family has it, decides instead.
         """
         self.prepare()  # before the kernel changes an input
-        originals = {name: self.tensors[name].clone() for name in self.changed}
+        originals = {name: each(Tensor.clone, self.tensors[name]) for name in self.changed}
         out = self.outputs()
         kernel(**self.arguments(out))
         try:
@@ -171,7 +174,7 @@ class Problem:
             return list(judge(self, out))
         outputs = [a.name for a in _outputs(self.family, self.scalars)]
         dims = {argument.name: argument.dims for argument in self.family.tensors}
-        results = dict(zip(outputs, out, strict=True)) | {n: self.tensors[n] for n in self.changed}
+        results = dict(zip(outputs, out, strict=True)) | single(self.tensors, self.changed)
         differences = []
         for (name, got), want, scale in zip(
             results.items(), self.expected, self._magnitudes, strict=False
@@ -183,7 +186,8 @@ class Problem:
             both_nan = got.isnan() & want.isnan()
             differences.append(compare(
                 got, want, name=name, tolerance=Tolerance(unit, unit), atol_scale=scale,
-                dims=dims[name], where=~both_nan if bool(both_nan.any()) else None,
+                dims=dims[name.partition("[")[0]],
+                where=~both_nan if bool(both_nan.any()) else None,
             ))  # fmt: skip
         return differences
 
@@ -196,6 +200,22 @@ class Problem:
         """Returns the arguments of a kernel's call."""
         written = {"out": out if len(out) > 1 else out[0]} if out else {}
         return {**self.tensors, **self.scalars, **written}
+
+
+def each(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """Returns a function's results for an input: of a list, for each of its tensors."""
+    return list(map(function, value)) if isinstance(value, (list, tuple)) else function(value)
+
+
+def single(tensors: Mapping[str, Any], names: Iterable[str]) -> dict[str, Tensor]:
+    """Returns the tensors of these inputs by name; those of a list as `params[3]`."""
+    by_name: dict[str, Tensor] = {}
+    for name in names:
+        if isinstance(value := tensors[name], (list, tuple)):
+            by_name |= {f"{name}[{i}]": tensor for i, tensor in enumerate(value)}
+        else:
+            by_name[name] = value
+    return by_name
 
 
 def _needed(function: Callable[..., Any]) -> list[str]:
@@ -278,7 +298,9 @@ def _check_inputs(
         if (argument.optional and argument.name not in passed) or argument.name in by_family:
             continue
         dtype = _dtype_of(argument, family, parameters)
-        if argument.mutated and not once:
+        if argument.length:
+            why = "is a list of tensors"
+        elif argument.mutated and not once:
             why = "changes it in place"
         elif not (DTYPES[dtype].is_floating_point or argument.packed):
             why = f"has the dtype {dtype}, and random integers may mean nothing"
@@ -429,7 +451,7 @@ def of_case(
     on_host = {a.name for a in family.inputs if a.on_host}
     tensors.device = device
     tensors.tensors = {
-        name: tensor if name in on_host else tensor.to(device).contiguous()
+        name: tensor if name in on_host else each(lambda one: one.to(device).contiguous(), tensor)
         for name, tensor in tensors.tensors.items()
     }
     return tensors

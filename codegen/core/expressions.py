@@ -67,7 +67,11 @@ class _Scalar(Protocol):
     @property
     def dtype(self) -> str: ...
     @property
+    def name(self) -> str: ...
+    @property
     def values(self) -> tuple[str, ...]: ...
+    @property
+    def length(self) -> int: ...
 
 
 def scalar_kind(scalar: _Scalar) -> Kind:
@@ -75,6 +79,20 @@ def scalar_kind(scalar: _Scalar) -> Kind:
     if scalar.dtype == "enum":
         return Kind("text", scalar.values)
     return {"float": FLOAT, "bool": BOOL, "int": INT}[SCALARS[scalar.dtype].python]
+
+
+def scalar_kinds(scalars: Iterable[_Scalar]) -> dict[str, Kind]:
+    """Returns the names of scalar arguments in expressions, with their kinds: of a list, those of
+    its numbers, such as `stride[0]`."""
+    return {
+        name: scalar_kind(scalar)
+        for scalar in scalars
+        for name in (
+            [f"{scalar.name}[{i}]" for i in range(scalar.length)]
+            if scalar.length
+            else [scalar.name]
+        )
+    }
 
 
 # A front's rule may ask how an input lies in memory: `stride(x, 1)`, in elements, and
@@ -258,7 +276,7 @@ class _BareConstants(ast.NodeTransformer):
     """Rewrites `dtype == bf16` to `dtype == "bf16"`: values need no quotes if no name hides them.
 
     YAML's `true` and `false` become True and False, and a question about a tensor's memory becomes
-    the name of its answer.
+    the name of its answer, as `stride[0]` becomes the name of that number.
     """
 
     def __init__(self, scope: Mapping[str, Kind]) -> None:
@@ -271,6 +289,10 @@ class _BareConstants(ast.NodeTransformer):
         if node.id in ("true", "false"):
             return ast.copy_location(ast.Constant(node.id == "true"), node)
         return node
+
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        name = ast.unparse(node)
+        return ast.copy_location(ast.Name(name, ast.Load()), node) if name in self.scope else node
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         match node:

@@ -65,7 +65,14 @@ class Tensor:
     on_host: bool  # an input in the CPU's memory, whatever the target
     like: str = left_out("")  # the input whose order of dimensions in memory an output has
     extent: str = left_out("")  # the output that holds an output's true first extent
+    length: str = left_out("")  # the number of tensors of a list: a symbol or an expression
+    flat: bool = left_out(False)  # the one extent of a list's tensors is their number of elements
     doc: str
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Returns the texts whose values a call's tensor gives: its extents, or a list's length."""
+        return (self.length,) if self.length else self.dims
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +84,7 @@ class Scalar:
     dtype: str
     default: str | None  # an expression; None: it must be passed
     values: tuple[str, ...] = left_out(())  # an enum's texts
+    length: int = left_out(0)  # the number of a list's numbers
     doc: str
 
 

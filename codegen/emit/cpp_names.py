@@ -14,6 +14,7 @@ from codegen.core.expressions import (
     Expression,
     Kind,
     layout,
+    scalar_kinds,
 )
 from codegen.emit import scalars
 from codegen.emit.cpp import Names, Value, literal, translate
@@ -37,9 +38,11 @@ class TableNames(Names):
 
     def __init__(self, family: Family, target: Target | None = None) -> None:
         parameters = family.parameters if target is None else target.parameters
-        self.symbols = {name: i for i, name in enumerate(family.symbols)}
+        symbols = (*family.symbols, *family.element_symbols)
+        self.symbols = {name: i for i, name in enumerate(symbols)}
         self.parameters = {p.name: (i, p) for i, p in enumerate(parameters)}
-        self.scalars = {scalar.name: (i, scalar) for i, scalar in enumerate(family.scalars)}
+        names = ((name, s) for s in family.scalars for name in scalar_kinds([s]))
+        self.scalars = {name: (i, scalar) for i, (name, scalar) in enumerate(names)}
         self.tensors = {tensor.name: i for i, tensor in enumerate(family.tensors)}
         self.dims = {tensor.name: tensor.dims for tensor in family.tensors}
         self.derivation = derivation(target or family)

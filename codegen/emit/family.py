@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from codegen.core.expressions import Expression
 from codegen.emit import python_face, scalars
-from codegen.emit.cpp import comment, dtype_enumerator, filling, translate
+from codegen.emit.cpp import comment, dtype_enumerator, filling, literal, translate
 from codegen.emit.cpp_names import ConfigNames, TableNames, asks_device, evaluated, requirements
 from codegen.emit.render import render
 from codegen.space.expand import FamilySpace
-from codegen.spec.model import Family, RecordTensor, Role, Scalar, Tensor, Trace
+from codegen.spec.model import Dim, Family, RecordTensor, Role, Scalar, Tensor, Trace
 
 
 def shape_text(tensor: Tensor) -> str:
-    """Returns a shape as text, such as [B, Sq, H, D]."""
-    return "[" + ", ".join(dim.expression.text for dim in tensor.dims) + "]"
+    """Returns a shape as text, such as [B, Sq, H, D], or L of [N] for a list."""
+    shape = "[" + ", ".join(dim.expression.text for dim in tensor.dims) + "]"
+    return f"{tensor.length.expression.text} of {shape}" if tensor.length else shape
 
 
 def args(family: Family) -> str:
@@ -27,7 +30,7 @@ def args(family: Family) -> str:
         optional += f", {tensor.packed} elements in each" if tensor.packed else ""
         doc = f": {tensor.doc}" if tensor.doc else ""
         is_read = tensor.role is Role.INPUT and not tensor.mutated
-        view = "ConstTensorView" if is_read else "TensorView"
+        view = ("Const" if is_read else "") + ("TensorList" if tensor.length else "TensorView")
         members[tensor.name] = (
             f"{view}<{len(tensor.dims)}> {tensor.name};",
             comment(f"{shape_text(tensor)} {tensor.dtype}{role}{optional}{doc}"),
@@ -36,7 +39,14 @@ def args(family: Family) -> str:
         if not scalar.of_gradient:
             members[scalar.name] = scalars.declaration(scalar), comment(scalar.doc or scalar.dtype)
     arguments = [members[name] for name in family.argument_order if name in members]
-    return render("args.h", family.file, family=family, arguments=arguments)
+    has_lists = any(tensor.length for tensor in family.tensors)
+    return render("args.h", family.file, family=family, arguments=arguments, has_lists=has_lists)
+
+
+def slots(scalars: Sequence[Scalar]) -> list[int]:
+    """Returns the place of each scalar among the values of a call, where a list has several."""
+    lengths = [max(scalar.length, 1) for scalar in scalars]
+    return [sum(lengths[:i]) for i in range(len(lengths))]
 
 
 def trace_h(family: Family, trace: Trace) -> str:
@@ -55,6 +65,7 @@ def family_cpp(space: FamilySpace) -> str:
     """Returns family.cpp: the arguments, their checks and defaults, the targets."""
     family = space.family
     names = TableNames(family)
+    symbols = [*family.symbols, *family.element_symbols]
 
     def value(expression: Expression, result: str = "std::int64_t") -> str:
         return evaluated(expression, names, result)
@@ -62,6 +73,11 @@ def family_cpp(space: FamilySpace) -> str:
     def scalar_row(scalar: Scalar) -> str:
         result = "double" if scalars.member(scalar) == "floating" else "std::int64_t"
         return scalars.row(scalar, value(scalar.default, result) if scalar.default else None)
+
+    def length(dim: Dim) -> str:
+        symbol = dim.symbol and f".symbol = {symbols.index(dim.symbol)}"
+        text = literal(dim.expression.text)
+        return f"{{{symbol or f'.value = {value(dim.expression)}'}, .text = {text}}}"
 
     def last_members(tensor: Tensor) -> list[tuple[str, str]]:
         """Returns the members that only some tensors have, in the order of TensorArgument."""
@@ -71,6 +87,9 @@ def family_cpp(space: FamilySpace) -> str:
             ("strides", tensor.strides != "rows" and f"Strides::{tensor.strides}"),
             ("alignment", tensor.alignment is not None and value(tensor.alignment)),
             ("fill", tensor.fill is not None and filling(tensor.fill)),
+            ("is_list", tensor.length and "true"),
+            ("is_flat", tensor.flat and "true"),
+            ("length", tensor.length and length(tensor.length)),
         ]
         return [(member, text) for member, text in members if text]
 
@@ -79,6 +98,8 @@ def family_cpp(space: FamilySpace) -> str:
         "family.cpp",
         family.file,
         family=family,
+        symbols=symbols,
+        slots=slots(family.scalars),
         parameters=[parameter.name for parameter in family.parameters],
         targets=[chosen.target.name for chosen in space.targets],
         asks_device=asks_device(expressions),

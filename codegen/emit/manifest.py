@@ -102,7 +102,12 @@ def _in_manifest(value: Any) -> Any:
 
 
 def _tensor(tensor: Tensor) -> form.Tensor | form.Scalar:
-    return _like(form.Tensor, tensor, dims=tuple(dim.expression.normal for dim in tensor.dims))
+    return _like(
+        form.Tensor,
+        tensor,
+        dims=tuple(dim.expression.normal for dim in tensor.dims),
+        length=tensor.length.expression.normal if tensor.length else "",
+    )
 
 
 def _build_settings(build: BuildSettings) -> form.BuildSettings:

@@ -60,9 +60,13 @@ def values(family: Family) -> dict[str, Any]:
             *(["Literal"] if overloads or has_enum else []),
             *(["overload"] if overloads else []),
         ],
+        "has_lists": any(t.length for t in inputs) or any(s.length for s in family.scalars),
         "overloads": overloads,
         "positional": [
-            f"{t.name}: torch.Tensor" + (" | None = None" if t.optional else "") for t in inputs
+            f"{t.name}: "
+            + ("Sequence[torch.Tensor]" if t.length else "torch.Tensor")
+            + (" | None = None" if t.optional else "")
+            for t in inputs
         ],
         "keywords": [_keyword(scalar) for scalar in family.scalars],
         "plain_flags": [f"return_{tensor.name}: bool = False" for tensor in optional],
@@ -201,10 +205,12 @@ def _argument_lines(family: Family) -> list[str]:
         else:
             notes = ["changed in place"] * tensor.mutated + ["optional"] * tensor.optional
             notes += ["on the CPU"] * tensor.on_host
+            notes += [f"of any shape, {shape} elements"] * tensor.flat
             note = f" ({', '.join(notes)})" if notes else ""
         doc = f": {tensor.doc}" if tensor.doc else ""
         packed = f", {tensor.packed} elements in each" if tensor.packed else ""
-        lines.append(f"{tensor.name}: [{shape}], {tensor.dtype}{packed}{note}{doc}")
+        count = f"{tensor.length.expression.text} of " if tensor.length else ""
+        lines.append(f"{tensor.name}: {count}[{shape}], {tensor.dtype}{packed}{note}{doc}")
     lines += map(scalars.described, family.scalars)
     lines += [f"Requires {rule.that.text}: {rule.because}." for rule in family.requires]
     return lines
@@ -242,6 +248,7 @@ def operators(family: Family) -> list[str]:
 
     def argument(tensor: Tensor) -> str:
         kind = f"Tensor({letters[tensor.name]}!)" if tensor.name in letters else "Tensor"
+        kind += "[]" if tensor.length else ""
         return f"{kind}? {tensor.name}=None" if tensor.optional else f"{kind} {tensor.name}"
 
     positional = ["str key", *map(argument, inputs)]

@@ -18,7 +18,8 @@ def cpp_type(scalar: Scalar) -> str:
 def declaration(scalar: Scalar) -> str:
     """Returns the scalar's declaration in Args; an enum's also declares its type."""
     if not scalar.values:
-        return f"{SCALARS[scalar.dtype].cpp} {scalar.name};"
+        extent = f"[{scalar.length}]" if scalar.length else ""
+        return f"{SCALARS[scalar.dtype].cpp} {scalar.name}{extent};"
     values = ", ".join(cpp_name(value) for value in scalar.values)
     return f"enum class {enum_type(scalar.name)} {{ {values} }} {scalar.name};"
 
@@ -52,6 +53,8 @@ def row(scalar: Scalar, default: str | None) -> str:
     if scalar.values:
         members.append(f".values = kValuesOf_{scalar.name}")
         members.append(f".num_values = {len(scalar.values)}")
+    if scalar.length:
+        members.append(f".length = {scalar.length}")
     on_one_line = scalar.default is None and not scalar.values
     return f"{{{(', ' if on_one_line else ',' + chr(10) + '     ').join(members)}}}"
 
@@ -59,19 +62,24 @@ def row(scalar: Scalar, default: str | None) -> str:
 def annotation(scalar: Scalar) -> str:
     """Returns the scalar's type in Python, without None."""
     texts = ", ".join(f'"{value}"' for value in scalar.values)
-    return f"Literal[{texts}]" if texts else SCALARS[scalar.dtype].python
+    if texts:
+        return f"Literal[{texts}]"
+    number = SCALARS[scalar.dtype].python
+    return f"Sequence[{number}]" if scalar.length else number
 
 
 def described(scalar: Scalar) -> str:
     """Returns the scalar's line in a docstring."""
     default = "required" if scalar.default is None else f"default {scalar.default.text}"
     kind = f"one of {', '.join(scalar.values)}" if scalar.values else scalar.dtype
+    kind = f"{scalar.length} of {kind}" if scalar.length else kind
     return f"{scalar.name}: {kind}, {default}" + (f": {scalar.doc}" if scalar.doc else "")
 
 
 def in_schema(scalar: Scalar) -> str:
     """Returns the scalar's argument in a schema of torch.library."""
     kind = "str" if scalar.values else SCALARS[scalar.dtype].schema
+    kind += "[]" if scalar.length else ""
     optional, default = ("", "") if scalar.default is None else ("?", "=None")
     return f"{kind}{optional} {scalar.name}{default}"
 
@@ -84,5 +92,6 @@ def in_manifest(scalar: Scalar) -> manifest.Tensor | manifest.Scalar:
         dtype=scalar.dtype,
         default=None if scalar.default is None else scalar.default.normal,
         values=scalar.values,
+        length=scalar.length,
         doc=scalar.doc,
     )

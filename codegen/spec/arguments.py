@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -47,38 +47,40 @@ class ArgumentLoader:
 
     Attributes:
         constraints: the constraints that the alignment of its tensors sets.
+        element_symbols: the symbols of the tensors at each place of lists.
     """
 
     def __init__(self, document: Document, parameters: Sequence[Parameter]) -> None:
         self.document = document
         self.parameters = parameters
         self.constraints: tuple[Rule, ...] = ()
+        self.element_symbols: dict[str, Kind] = {}
 
-    def symbols(self, written: schema.FamilyFile, constants: Container[str]) -> dict[str, Kind]:
+    def symbols(self, written: schema.FamilyFile, constants: Collection[str]) -> dict[str, Kind]:
         """Returns the symbols that inputs bind: bare names among their extents, in order. A symbol
         that only optional inputs bind has a value only if one of them is passed."""
         symbols: dict[str, Kind] = {}
         for name, argument in written.arguments.items():
-            if not isinstance(argument, schema.TensorInput):
+            if isinstance(argument, schema.TensorInput):
+                is_optional = argument.optional
+                extents = list(enumerate(_in_memory(argument.tensor, argument.packed)))
+            elif isinstance(argument, schema.TensorListInput):
+                is_optional, extents = False, [(-1, argument.length)]
+            else:
                 continue
-            for i, dim in enumerate(_in_memory(argument.tensor, argument.packed)):
+            for i, dim in extents:
                 symbol = dim.strip()
                 if not symbol.isidentifier() or symbol in constants:
                     continue
                 if symbol in symbols:
                     binding = symbols[symbol].given
                     if binding and name not in binding:
-                        more = (*binding, name) if argument.optional else ()
+                        more = (*binding, name) if is_optional else ()
                         symbols[symbol] = replace(INT, given=more)
                     continue
-                path = ("arguments", name, "tensor", i)
-                if symbol in FUNCTIONS or not IDENTIFIER.match(symbol):
-                    self.document.report(f"'{symbol}' cannot be a symbol", *path)
-                elif why := reserved(symbol):
-                    self.document.report(f"symbol '{symbol}' {why}: choose another", *path)
-                elif symbol in written.arguments:
-                    self.document.report(f"symbol '{symbol}' is also an argument's name", *path)
-                symbols[symbol] = replace(INT, given=(name,)) if argument.optional else INT
+                place = ("length",) if i < 0 else ("tensor", i)
+                self._check_symbol(symbol, written, "arguments", name, *place)
+                symbols[symbol] = replace(INT, given=(name,)) if is_optional else INT
         for name, argument in written.arguments.items():
             if isinstance(argument, schema.TensorInput) and argument.packed and argument.tensor:
                 symbol, last = argument.tensor[-1].strip(), len(argument.tensor) - 1
@@ -89,9 +91,41 @@ class ArgumentLoader:
                     )
                     self.document.report(message, "arguments", name, "tensor", last)
                     symbols[symbol] = INT
-        if len(symbols) > MAX_SYMBOLS:
-            self.document.report(f"{len(symbols)} symbols; at most {MAX_SYMBOLS}", "arguments")
+        self._find_element_symbols(written, {*constants, *symbols})
+        count = len(symbols) + len(self.element_symbols)
+        if count > MAX_SYMBOLS:
+            self.document.report(f"{count} symbols; at most {MAX_SYMBOLS}", "arguments")
         return symbols
+
+    def _check_symbol(self, symbol: str, written: schema.FamilyFile, *path: str | int) -> None:
+        if symbol in FUNCTIONS or not IDENTIFIER.match(symbol):
+            self.document.report(f"'{symbol}' cannot be a symbol", *path)
+        elif why := reserved(symbol):
+            self.document.report(f"symbol '{symbol}' {why}: choose another", *path)
+        elif symbol in written.arguments:
+            self.document.report(f"symbol '{symbol}' is also an argument's name", *path)
+
+    def _find_element_symbols(self, written: schema.FamilyFile, others: Container[str]) -> None:
+        """Finds the symbols that only lists have: extents of the tensors at the same place."""
+        lengths: dict[str, str] = {}
+        for name, argument in written.arguments.items():
+            if not isinstance(argument, schema.TensorListInput):
+                continue
+            for i, dim in enumerate(_in_memory(argument.tensors, argument.packed)):
+                symbol = dim.strip()
+                if not symbol.isidentifier() or symbol in others:
+                    continue
+                path = ("arguments", name, "tensors", i)
+                if symbol not in lengths:
+                    self._check_symbol(symbol, written, *path)
+                elif lengths[symbol] != argument.length:
+                    message = (
+                        f"'{symbol}' is an extent of lists of {lengths[symbol]} tensors and of "
+                        f"{argument.length}: choose another"
+                    )
+                    self.document.report(message, *path)
+                lengths.setdefault(symbol, argument.length)
+        self.element_symbols = dict.fromkeys(lengths, INT)
 
     def load(
         self, written: schema.FamilyFile, kinds: Mapping[str, Kind], scope: Mapping[str, Kind]
@@ -113,11 +147,14 @@ class ArgumentLoader:
                 message = f"'{enum_type(scalar.name)}' is the C++ type of '{scalar.name}'"
                 self.document.report(message, *place, scalar.name, key=True)
         inputs = [tensor for tensor in tensors if tensor.role is Role.INPUT]
-        if all(tensor.optional or tensor.on_host for tensor in inputs):
+        has_outputs = len(inputs) < len(tensors)
+        if all(t.optional or t.on_host or (t.length and has_outputs) for t in inputs):
             message = (
                 "a family has at least one argument of kind 'tensor:' that is not optional and not "
                 "on the host"
             )
+            if any(tensor.length for tensor in inputs):
+                message += ": its lists may be empty, and say nothing of its outputs' device"
             self.document.report(message, *place, key=True)
         if not any(tensor.role is Role.OUTPUT or tensor.mutated for tensor in tensors):
             message = (
@@ -139,8 +176,9 @@ class ArgumentLoader:
                 self.document.report(message, *place, tensor.name, key=True)
         if len(tensors) > MAX_TENSORS:
             self.document.report(f"{len(tensors)} tensors; at most {MAX_TENSORS}", *place, key=True)
-        if len(scalars) > MAX_SCALARS:
-            self.document.report(f"{len(scalars)} scalars; at most {MAX_SCALARS}", *place, key=True)
+        count = sum(max(scalar.length, 1) for scalar in scalars)
+        if count > MAX_SCALARS:
+            self.document.report(f"{count} scalars; at most {MAX_SCALARS}", *place, key=True)
         flags = {
             f"return_{tensor.name}"
             for tensor in tensors
@@ -163,6 +201,9 @@ class ArgumentLoader:
 
     def _scalar(self, name: str, written: schema.ScalarInput, scope: Mapping[str, Kind]) -> Scalar:
         default, values = None, tuple(written.values or ())
+        if written.scalar == "enum" and written.length is not None:
+            message = "a list holds numbers, not an enum's texts"
+            self.document.report(message, "arguments", name, "length", key=True)
         if written.scalar == "enum":
             default = self._enum(name, written, values)
         elif written.values is not None:
@@ -174,7 +215,8 @@ class ArgumentLoader:
             path = ("arguments", name, "default")
             default = load_expression(self.document, written.default, scope, expects, *path)
         doc = " ".join(written.doc.split())
-        return Scalar(name, written.scalar, default, values, written.gradient, doc)
+        length = written.length or 0
+        return Scalar(name, written.scalar, default, values, written.gradient, length, doc)
 
     def _enum(
         self, name: str, written: schema.ScalarInput, values: tuple[str, ...]
@@ -205,7 +247,7 @@ class ArgumentLoader:
     def _tensor(
         self,
         name: str,
-        written: schema.TensorInput | schema.TensorOutput,
+        written: schema.TensorInput | schema.TensorListInput | schema.TensorOutput,
         kinds: Mapping[str, Kind],
         scope: Mapping[str, Kind],
         scalars: Sequence[Scalar],
@@ -215,6 +257,9 @@ class ArgumentLoader:
                 role, key = Role.INPUT, "tensor"
                 own = {s: INT for s, kind in scope.items() if name in kind.given}
                 extent_scope = {**scope, **own}  # for a tensor that is passed
+            case schema.TensorListInput(tensors=texts):
+                role, key = Role.INPUT, "tensors"
+                extent_scope = {**scope, **self.element_symbols}
             case schema.TensorOutput(output=texts):
                 role, key = Role.OUTPUT, "output"
                 extent_scope = {**scope, **integers(scalars)}
@@ -222,16 +267,25 @@ class ArgumentLoader:
         if len(texts) > MAX_RANK:
             self.document.report(f"{len(texts)} extents; at most {MAX_RANK}", *path, key)
         check_dtype(self.document, written.dtype, kinds, *path, "dtype")
-        dims = []
-        for i, text in enumerate(_in_memory(texts, written.packed)):
-            expression = load_expression(self.document, text, extent_scope, "int", *path, key, i)
+
+        def dim(text: str, *place: str | int) -> Dim:
+            expression = load_expression(self.document, text, extent_scope, "int", *path, *place)
             self._check_extent(name, expression, scalars)
-            is_symbol = expression.text not in kinds and scope.get(expression.text) == INT
-            dims.append(Dim(expression, expression.text if is_symbol else None))
-        if written.contiguous and written.strided:
+            is_symbol = expression.text not in kinds and extent_scope.get(expression.text) == INT
+            return Dim(expression, expression.text if is_symbol else None)
+
+        extents = _in_memory(texts, written.packed)
+        dims = tuple(dim(text, key, i) for i, text in enumerate(extents))
+        length, is_flat = None, False
+        if isinstance(written, schema.TensorListInput):
+            length, is_flat = dim(written.length, "length"), written.flat
+        is_contiguous = written.contiguous or is_flat
+        if is_flat and len(texts) != 1:
+            self.document.report("a flat list has one extent: the elements", *path, key)
+        if is_contiguous and written.strided:
             message = "a tensor is contiguous or has strides, not both"
             self.document.report(message, *path, "strided", key=True)
-        strides = "contiguous" if written.contiguous else "any" if written.strided else "rows"
+        strides = "contiguous" if is_contiguous else "any" if written.strided else "rows"
         aligned = (*path, "alignment")
         alignment, rules = load_alignment(self.document, written.alignment, kinds, *aligned)
         self.constraints += rules
@@ -240,23 +294,25 @@ class ArgumentLoader:
         return Tensor(
             name,
             role,
-            tuple(dims),
+            dims,
             written.dtype,
             written.packed,
-            written.optional,
-            isinstance(written, schema.TensorInput) and written.mutated,
+            not isinstance(written, schema.TensorListInput) and written.optional,
+            not isinstance(written, schema.TensorOutput) and written.mutated,
             isinstance(written, schema.TensorInput) and written.device == "host",
             strides,
             alignment,
             fill,
             written.like if isinstance(written, schema.TensorOutput) else "",
             written.extent if isinstance(written, schema.TensorOutput) else "",
+            length,
+            is_flat,
             " ".join(written.doc.split()),
         )
 
     def _check_like(self, output: Tensor, inputs: Sequence[Tensor]) -> None:
         """Reports an output that cannot lie in memory as an input does."""
-        required = {t.name: t for t in inputs if not t.optional}
+        required = {t.name: t for t in inputs if not t.optional and not t.length}
         other = required.get(output.like)
         place = ("arguments", output.name, "like")
         if other is None:
@@ -318,5 +374,5 @@ def optional_tensors(written: schema.FamilyFile) -> dict[str, Kind]:
     return {
         name: BOOL
         for name, argument in written.arguments.items()
-        if not isinstance(argument, schema.ScalarInput) and argument.optional
+        if isinstance(argument, (schema.TensorInput, schema.TensorOutput)) and argument.optional
     }

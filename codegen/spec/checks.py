@@ -241,7 +241,11 @@ def load_condition_on_call(
 ) -> Expression:
     """Returns the condition at `path` on a call: over symbols, scalars, the names in `also`, and
     optional tensors, which are true if they are passed."""
-    scope = {**also, **family.call_scope, **{s.name: s.kind for s in family.scalars}}
+    scope = {
+        **also,
+        **family.call_scope,
+        **{s.name: s.kind for s in family.scalars if not s.length},
+    }
     when = load_expression(document, text, scope, "bool", *path)
     check_defaults(document, when, family.scalars, *path)
     return when

@@ -8,7 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from codegen.core.expressions import BOOL, COMPUTE_CAPABILITY, INT, Expression, Kind, layout_name
+from codegen.core.expressions import (
+    BOOL,
+    COMPUTE_CAPABILITY,
+    INT,
+    Expression,
+    Kind,
+    layout_name,
+    scalar_kinds,
+)
 from codegen.core.manifest import Gradient, Shard
 from codegen.core.words import did_you_mean
 from codegen.spec import schema
@@ -72,7 +80,7 @@ class FamilyLoader:
         call_scope = {**symbols, **optional_tensors(written)}
         scope = {**constants, **call_scope}
         tensors, scalars = arguments.load(written, constants, scope)
-        numbers = {**scope, **SHARED_FACTS, **{scalar.name: scalar.kind for scalar in scalars}}
+        numbers = {**scope, **SHARED_FACTS, **scalar_kinds(scalars)}
         trace = self._trace(written, parameters, kinds, {**scope, **integers(scalars)})
         if written.reference is not None:
             folder, text = self._folder_of(written.reference)
@@ -94,6 +102,7 @@ class FamilyLoader:
             scalars=scalars,
             argument_order=tuple(written.arguments),
             symbols=tuple(symbols),
+            element_symbols=tuple(arguments.element_symbols),
             call_scope=call_scope,
             parameters=parameters,
             derived=derived,
@@ -217,7 +226,7 @@ class FamilyLoader:
             **flags,
             **family.call_scope,
             **{p.name: p.kind for p in family.parameters if p.name in dtypes},
-            **{scalar.name: scalar.kind for scalar in family.scalars},
+            **{scalar.name: scalar.kind for scalar in family.scalars if not scalar.length},
             **{name: kind for tensor in inputs for name, kind in _layouts(tensor).items()},
         }
         at = ("front", place)
@@ -304,6 +313,9 @@ class FamilyLoader:
         tensors: Sequence[Tensor],
     ) -> tuple[Shard, ...]:
         shards = []
+        if written.shards and (lists := [tensor.name for tensor in tensors if tensor.length]):
+            message = f"{', '.join(lists)} is a list of tensors: such a family has no division"
+            self.document.report(message, "shards", key=True)
         for i, shard in enumerate(written.shards):
             for n, name in enumerate(shard.along):
                 if name not in symbols:
@@ -336,6 +348,10 @@ class FamilyLoader:
         changed = [tensor.name for tensor in tensors if tensor.mutated]
         if changed and written.gradient is not None:
             message = f"{', '.join(changed)} changes in place: such a family has no gradient"
+            self.document.report(message, "gradient", key=True)
+        lists = [tensor.name for tensor in tensors if tensor.length]
+        if lists and written.gradient is not None:
+            message = f"{', '.join(lists)} is a list of tensors: such a family has no gradient"
             self.document.report(message, "gradient", key=True)
         inputs = [t.name for t in tensors if t.role is Role.INPUT]
         outputs = [t.name for t in tensors if t.role is Role.OUTPUT]
@@ -373,8 +389,9 @@ def _layouts(tensor: Tensor) -> dict[str, Kind]:
         layout_name(function, tensor.name, i): replace(kind, given=passed)
         for function, kind in (("stride", INT), ("expanded", BOOL))
         for i in range(len(tensor.dims))
+        if not tensor.length
     }
-    powers = [2**i for i in range(1, MAX_ALIGNMENT.bit_length())]
+    powers = [] if tensor.length else [2**i for i in range(1, MAX_ALIGNMENT.bit_length())]
     return by_dim | {
         layout_name("aligned", tensor.name, power): replace(BOOL, given=passed) for power in powers
     }

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from codegen.core import manifest
 from codegen.core.dtypes import TABLE
-from codegen.core.expressions import Kind
+from codegen.core.expressions import Kind, scalar_kinds
 from codegen.core.manifest import DeclaredGradient, Passed
 from codegen.core.words import did_you_mean
 from codegen.spec import schema
@@ -66,6 +66,9 @@ class _Loader:
 
     def load(self, again: frozenset[str]) -> DeclaredGradient:
         before = len(self.document.problems)
+        if lists := [argument.name for argument in self.inputs if argument.length]:
+            message = f"{self._other} takes {', '.join(lists)}, a list of tensors: it gives none"
+            self._report(message, "family")
         dtypes = {argument.dtype for argument in self.inputs}
         choices = [p for p in self.other.parameters if p.name not in dtypes]
         parameters = self._undecided(choices)
@@ -229,6 +232,16 @@ class _Loader:
         return Passed(what="zeros", shape=tuple(shape), dtype=dtype)
 
     def _scalar(self, scalar: Scalar) -> str | None:
+        if scalar.length:
+            name = self.written.passes.get(scalar.name, scalar.name) or ""
+            alike = [s.name for s in self.own.scalars if s.length == scalar.length]
+            if name not in alike:
+                message = (
+                    f"'{scalar.name}' of {self._other} is a list of {scalar.length} numbers: give "
+                    f"it such an argument in passes{did_you_mean(name, alike)}"
+                )
+                self._report(message, "passes")
+            return name
         text = self._value(scalar.name, scalar.kind)
         if text is None and scalar.default is None:
             message = f"{self._other} needs '{scalar.name}': give it a value in passes"
@@ -289,7 +302,7 @@ def _scope(own: Family) -> dict[str, Kind]:
         **{p.name: p.kind for p in own.parameters},
         **{value.name: value.expression.kind for value in own.derived},
         **own.call_scope,
-        **{scalar.name: scalar.kind for scalar in own.scalars},
+        **scalar_kinds(own.scalars),
     }
 
 

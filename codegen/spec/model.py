@@ -26,6 +26,7 @@ from codegen.core.expressions import (
     Expression,
     Kind,
     scalar_kind,
+    scalar_kinds,
 )
 from codegen.core.manifest import DeclaredGradient, Gradient, Shard, SizeRange
 from codegen.core.problems import Location
@@ -150,6 +151,8 @@ class Tensor:
     fill: Number | None  # the value of an output's elements before the kernel runs
     like: str  # the input whose order of dimensions in memory an output has; "": in order
     extent: str  # the output that holds the true first extent of an output; "": the first is it
+    length: Dim | None  # the number of tensors of a list; None: it is no list
+    flat: bool  # the one extent of a list's tensors is the number of their elements
     doc: str
 
 
@@ -184,6 +187,7 @@ class Scalar:
     default: Expression | None  # an enum's: its place among the values
     values: tuple[str, ...]  # an enum's texts
     of_gradient: bool  # an argument of the gradients only: kernels do not have it
+    length: int  # the number of a list's numbers; 0: it is no list
     doc: str
 
     @property
@@ -194,7 +198,7 @@ class Scalar:
 
 def integers(scalars: Iterable[Scalar]) -> dict[str, Kind]:
     """Returns the scalars that are integers or bools, as expressions have them."""
-    return {scalar.name: scalar.kind for scalar in scalars if scalar.kind in (INT, BOOL)}
+    return scalar_kinds(scalar for scalar in scalars if scalar.kind in (INT, BOOL))
 
 
 @dataclass(frozen=True)
@@ -565,6 +569,7 @@ class Family:
     scalars: tuple[Scalar, ...]
     argument_order: tuple[str, ...]
     symbols: tuple[str, ...]
+    element_symbols: tuple[str, ...]  # extents of lists' tensors, at each place of the lists
     call_scope: Mapping[str, Kind]  # symbols, and optional tensors: true if they are passed
     parameters: tuple[Parameter, ...]
     derived: tuple[Derived, ...]  # shared by every target
@@ -588,5 +593,5 @@ class Family:
     def sizes(self) -> dict[str, Kind]:
         """Returns the names that the size of a workspace or a launch may use, beside constants:
         symbols, optional tensors, and the kernels' scalars other than floats."""
-        scalars = {s.name: s.kind for s in self.scalars if s.kind != FLOAT and not s.of_gradient}
-        return {**self.call_scope, **scalars}
+        scalars = (s for s in self.scalars if s.kind != FLOAT and not s.of_gradient)
+        return {**self.call_scope, **scalar_kinds(scalars)}

@@ -145,6 +145,22 @@ class TensorInput(_Tensor):
     )
 
 
+class TensorListInput(_Tensor):
+    """A list of tensors the caller passes; it may be empty."""
+
+    tensors: list[Text] = Field(
+        description="the extents of each: symbols, or expressions over them; a symbol that no "
+        "single tensor has is the extent of the tensors at the same place of each list"
+    )
+    length: Text = Field(description="the number of tensors: a symbol, or an expression")
+    mutated: bool = Field(False, description="the kernel changes the tensors in place")
+    flat: bool = Field(
+        False,
+        description="each tensor has any shape, without gaps in memory: the one extent is the "
+        "number of its elements",
+    )
+
+
 class TensorOutput(_Tensor):
     """A tensor the kernel writes and the call returns."""
 
@@ -168,15 +184,17 @@ class ScalarInput(_Documented):
 
     scalar: _ScalarName
     values: list[str] | None = Field(None, description="an enum's texts", min_length=1)
+    length: int | None = Field(None, description="a list of so many numbers", ge=1)
     default: Text | None = Field(
         None,
-        description="an expression, or one of an enum's values; absent: the caller must pass it",
+        description="an expression, of a list's numbers each; or one of an enum's values; absent: "
+        "the caller must pass it",
     )
     gradient: bool = Field(False, description="only the gradients take it, no kernel here")
 
 
 # Members of unions have tags in angle brackets, which no key of the YAML can equal.
-ARGUMENT_KINDS = ("tensor", "output", "scalar")
+ARGUMENT_KINDS = ("tensor", "tensors", "output", "scalar")
 
 
 def _argument_kind(value: Any) -> str | None:
@@ -187,6 +205,7 @@ def _argument_kind(value: Any) -> str | None:
 
 Argument = Annotated[
     Annotated[TensorInput, Tag("<tensor>")]
+    | Annotated[TensorListInput, Tag("<tensors>")]
     | Annotated[TensorOutput, Tag("<output>")]
     | Annotated[ScalarInput, Tag("<scalar>")],
     Discriminator(_argument_kind),

@@ -19,6 +19,7 @@ from codegen.core.expressions import (
     known_where,
     layout_name,
     parse,
+    scalar_kinds,
 )
 from codegen.core.manifest import ArchitectureBudget
 from codegen.core.problems import TooManyProblemsError
@@ -82,7 +83,7 @@ class TargetLoader:
         derived, constants = self._derived(written, parameters)
         facts = DEVICE_FACTS if written.target != "cpu" else DEVICE_FACTS[:1]
         sizes = {**constants, **family.sizes, **dict.fromkeys(facts, INT)}
-        scalars = {scalar.name: scalar.kind for scalar in family.scalars}
+        scalars = scalar_kinds(family.scalars)
         constraints = load_rules(document, written.constraints, constants, "constraints")
         wgmma, wgmma_rules = self._wgmma(written, parameters, constants)
         header, kernel = self._kernel(written)
@@ -146,6 +147,7 @@ class TargetLoader:
             for tensor in self.family.tensors
             if tensor.role is Role.INPUT
             for i in range(len(tensor.dims))
+            if not tensor.length
         }
         rules = load_rules(self.document, written.requires, {**scope, **expanded}, "requires")
         for i, rule in enumerate(rules):
@@ -231,6 +233,12 @@ class TargetLoader:
                 f"'{kernel}' cannot be a kernel's name", "kernel", offset=len(header) + 1
             )
         if written.launch is not None:
+            if lists := [tensor.name for tensor in self.family.tensors if tensor.length]:
+                message = (
+                    f"the tensors of {', '.join(lists)} are known to the host: the header brings "
+                    "its own launch<Config, Isa>"
+                )
+                self.document.report(message, "launch", key=True)
             if written.target == "cpu":
                 self.document.report(
                     "a cpu target's header brings its own launch<Config, Isa>", "launch", key=True

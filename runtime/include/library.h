@@ -10,7 +10,7 @@
 namespace kernelmint {
 
 // The layout of everything in this header, registry.h and launch.h.
-inline constexpr std::uint32_t kAbi = 5;
+inline constexpr std::uint32_t kAbi = 6;
 
 // The functions of the runtime that a library may call.
 struct Host {

@@ -40,6 +40,7 @@ union ScalarValue {
 struct BoundTensor {
   void* data;  // null, with strides of 0: an optional tensor that is not there
   const std::int64_t* strides;
+  // A list's `data` are its ListedTensors (tensor_list.h); strides[0] is their number.
 };
 
 // The values that an expression may name: the bound symbols (in the order of FamilyEntry::symbols),
@@ -92,6 +93,11 @@ struct TensorArgument {
   Strides strides = Strides::rows;
   IntExpression alignment = nullptr;  // bytes, of the kernel's parameters; null: the target's
   Filling fill = {};                  // an output's
+  // An input that is a list of tensors. `dims` are each one's, and bind the family's element
+  // symbols anew for the tensors at each place of its lists.
+  bool is_list = false;
+  bool is_flat = false;       // each has any shape, without gaps; the one extent is its size
+  Dim length = {.text = ""};  // the list's
 };
 
 struct ScalarArgument {
@@ -105,6 +111,8 @@ struct ScalarArgument {
   // An enum's texts, which Python passes; ScalarValue::integer is the place of one.
   const char* const* values = nullptr;
   int num_values = 0;
+  // A list of so many numbers, each of which has a place of its own in Scope::scalars; 0: a number.
+  int length = 0;
 };
 
 // A precondition on the bound shapes and on scalars, checked at each call.
@@ -181,7 +189,8 @@ struct FamilyEntry {
   int num_requirements;
   bool asks_device = false;  // a requirement or a default names a fact about the device
   FillArgs fill;
-  const TraceEntry* trace;  // null if kernels write none
+  int num_element_symbols = 0;  // the last symbols: extents of lists' tensors
+  const TraceEntry* trace;      // null if kernels write none
   const TargetEntry* const* targets;
   int num_targets;
 };

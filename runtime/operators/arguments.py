@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -121,8 +121,8 @@ class Arguments:
         scalars = tuple(map(options.get, self.scalar_names))
 
         def call() -> CallArguments:
-            named = zip(self.scalar_names, scalars, strict=True)
-            passed = {name: scalar for name, scalar in named if scalar is not None}
+            named = zip(self.family.scalars, scalars, strict=True)
+            passed = {a.name: s for a, s in named if s is not None and not a.length}
             requested = {
                 a.name: bool(options.get(f"return_{a.name}")) or options.get(a.name) is not None
                 for a in self.family.outputs
@@ -146,10 +146,19 @@ class Arguments:
         named = zip(self.family.inputs, inputs, strict=True)
         return {argument.name: tensor for argument, tensor in named if tensor is not None}
 
+    def tensors(self, inputs: Inputs) -> Iterator[tuple[Tensor, str, torch.Tensor]]:
+        """Yields the tensors that are there, each with its argument and its name, which is
+        `params[3]` in a list."""
+        for argument, value in zip(self.family.inputs, inputs, strict=False):
+            if argument.length:
+                for i, tensor in enumerate(value or ()):
+                    yield argument, f"{argument.name}[{i}]", tensor
+            elif value is not None:
+                yield argument, argument.name, value
+
     def first(self, inputs: Inputs) -> torch.Tensor:
-        """Returns the first input that is not on the host: it is on the call's device."""
-        named = zip(self.family.inputs, inputs, strict=True)
-        return next(t for a, t in named if t is not None and not a.on_host)
+        """Returns the first tensor that is not on the host: it is on the call's device."""
+        return next(tensor for a, _, tensor in self.tensors(inputs) if not a.on_host)
 
     def symbols_of(self, inputs: Inputs) -> dict[str, Any]:
         """Returns the symbols' values, and whether each input is there."""
@@ -158,7 +167,8 @@ class Arguments:
             values[argument.name] = tensor is not None
             if tensor is None:
                 continue
-            for dim, extent in zip(argument.dims, tensor.shape, strict=False):
+            extents = (len(tensor),) if argument.length else tensor.shape
+            for dim, extent in zip(argument.sizes, extents, strict=False):
                 if dim in self.family.symbols:
                     values.setdefault(dim, extent)
         return values
@@ -169,18 +179,21 @@ class Arguments:
         inputs: Inputs,
         scalars: tuple[Scalar, ...],
         computed: Mapping[str, bool],
-        names: Container[str],
+        names: Iterable[str],
     ) -> dict[str, Any]:
         """Returns the values that expressions may name of a call of a kernel.
 
         A scalar that was left out has its default if `names` holds it, else None. `computed` says
         of each output whether the call computes it.
         """
+        needed = {name.partition("[")[0] for name in names}  # a list, of which it names a number
         scope = {**info.parameters, **info.derived, **computed, **self.symbols_of(inputs)}
         for scalar, value in zip(self.family.scalars, scalars, strict=True):
-            if value is None and scalar.name in names and scalar.name in self.scalar_defaults:
+            if value is None and scalar.name in needed and scalar.name in self.scalar_defaults:
                 value = extent(self.scalar_defaults[scalar.name], scope, info)
                 value = scalar.values[value] if scalar.values else value
+                scope[scalar.name] = [value] * scalar.length if scalar.length else value
+                continue
             scope[scalar.name] = value
         return scope
 
@@ -193,7 +206,7 @@ def _call_scope_of(family: Family) -> dict[str, expressions.Kind]:
 
 def _scope_of(family: Family) -> dict[str, expressions.Kind]:
     """Returns parameters, derived values, symbols, optional tensors and scalars."""
-    scalars = {a.name: expressions.scalar_kind(a) for a in family.scalars}
+    scalars = expressions.scalar_kinds(family.scalars)
     return {**manifest_scope(family, family.targets[0]), **_call_scope_of(family), **scalars}
 
 

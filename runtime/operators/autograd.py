@@ -54,11 +54,9 @@ class Autograd:
             operator = getattr(getattr(torch.ops, NAMESPACE), name).default
             below_autograd = functools.partial(operator.redispatch, below, key)
             arguments = self._arguments
-            tensors = {a.name: t for a, t in zip(arguments.family.inputs, inputs, strict=False)}
+            tensors: dict[str, Any] = {name: t for _, name, t in arguments.tensors(inputs)}
+            asks = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
             tensors |= {name: options.get(name) for name in arguments.output_names}
-            asks = torch.is_grad_enabled() and any(
-                t is not None and t.requires_grad for t in inputs
-            )
             gradient = self._gradient(key, inputs, options) if asks and not in_place else None
             if not self._asks_gradient(tensors, gradient, in_place):
                 return below_autograd(*inputs, **options)

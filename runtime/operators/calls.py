@@ -13,6 +13,7 @@ from runtime import manifest
 from runtime.errors import InvalidArgument, unexpected
 from runtime.handle import Inputs, Out, Result, Scalar
 from runtime.operators.arguments import NAMESPACE, result_of
+from runtime.tensors import check_list
 
 
 @functools.cache
@@ -78,7 +79,9 @@ def eager_caller(name: str) -> Callable[..., Result]:
         out: Out,
     ) -> Result:
         for argument, tensor in zip(arguments, inputs, strict=True):
-            if tensor is not None or not argument.optional:
+            if argument.length:
+                check_list(argument.name, tensor)
+            elif tensor is not None or not argument.optional:
                 _check_tensor(argument.name, tensor)
         outputs = None if out is None else tuple(out) if isinstance(out, (tuple, list)) else (out,)
         for tensor in outputs or ():
@@ -89,7 +92,8 @@ def eager_caller(name: str) -> Callable[..., Result]:
             # functionalize takes no operator that writes: it sees a result and a copy.
             return _copied(outputs, through(key, inputs, scalars, requested, None))
         except (TypeError, NotImplementedError) as error:  # PyTorch's, if a subclass takes neither
-            wraps = {type(t).__name__ for t in inputs if _dispatches(t)}
+            single = (t for i in inputs for t in (i if isinstance(i, (list, tuple)) else (i,)))
+            wraps = {type(t).__name__ for t in single if _dispatches(t)}
             if not wraps:
                 raise
             raise InvalidArgument(

@@ -187,8 +187,7 @@ class Definition:
         first = self._arguments.first(inputs)
         if not like:
             return first.new_empty(shape, dtype=dtype)
-        named = zip(self._arguments.family.inputs, inputs, strict=True)
-        strides = next(t.stride() for a, t in named if a.name == like and t is not None)
+        strides = next(t.stride() for _, name, t in self._arguments.tensors(inputs) if name == like)
         # Kernel::allocate has the same order: strides of 0 first, then the greatest.
         order = sorted(range(len(shape)), key=lambda i: (bool(strides[i]), -strides[i]))
         step, packed = 1, [1] * len(shape)
@@ -202,27 +201,27 @@ class Definition:
     ) -> None:
         """Checks what must not wait for the run: what the outputs' shapes come from, and that all
         tensors are meta tensors if one is, since PyTorch asks for no run then."""
+        tensors = list(self._arguments.tensors(inputs))
+        if not tensors:
+            return
         device = self._arguments.first(inputs).device
-        named = list(zip(self._arguments.family.inputs, inputs, strict=True))
-        on_device = {a.name: t for a, t in named if not a.on_host} | {**outputs}
+        on_device = {name: t for a, name, t in tensors if not a.on_host} | {**outputs}
         for name, tensor in on_device.items():
             if tensor is not None and (tensor.device.type == "meta") != (device.type == "meta"):
                 raise InvalidArgument(
                     f"{name}: got a tensor on {tensor.device}, expected the device of the first "
                     f"input, {device}"
                 )
-        for argument, tensor in named:
-            if tensor is None:
-                continue
-            if tensor.dim() != len(argument.dims):
+        for argument, name, tensor in tensors:
+            if tensor.dim() != len(argument.dims) and not argument.flat:
                 raise InvalidArgument(
-                    f"{argument.name}: got shape {list(tensor.shape)}, expected "
+                    f"{name}: got shape {list(tensor.shape)}, expected "
                     f"{len(argument.dims)} dimensions, [{', '.join(argument.dims)}]"
                 )
             dtype = dtype_of(argument, info.parameters)
             if tensor.dtype != dtype:
                 raise InvalidArgument(
-                    f"{argument.name}: got dtype {tensor.dtype}, expected {dtype} ({info.key})"
+                    f"{name}: got dtype {tensor.dtype}, expected {dtype} ({info.key})"
                 )
 
     def _count(self, name: str) -> None:

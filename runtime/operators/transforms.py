@@ -10,6 +10,7 @@ import torch
 from runtime.errors import InvalidArgument
 from runtime.handle import Result
 from runtime.operators.arguments import NAMESPACE, result_of
+from runtime.tensors import is_batched
 
 
 def mapped(operator: str, names: Sequence[str], written: Sequence[str]) -> Callable[..., Any]:
@@ -35,6 +36,8 @@ def _mapped(operator: str, written: Sequence[str], values: dict[str, Any]) -> Re
     call = getattr(getattr(torch.ops, NAMESPACE), operator).default
     axes: dict[str, torch.Tensor] = {}  # tensors with an axis of vmap's, which comes first in them
     for name, value in values.items():
+        if isinstance(value, (list, tuple)) and any(map(is_batched, value)):
+            raise InvalidArgument(f"{name}: vmap takes no list of tensors")
         if not isinstance(value, torch.Tensor):
             continue
         values[name], axis = functorch._unwrap_batched(value, level)

@@ -103,9 +103,15 @@ Kernel::Kernel(const FamilyEntry& family, const TargetEntry& target, const Kerne
       continue;
     }
     inputs_[num_inputs_++] = i;
-    if (argument.mutated) mutated_[num_mutated_++] = i;
     has_optional_inputs_ |= argument.optional;
+    num_lists_ += argument.is_list;
+    if (argument.is_list) continue;
+    if (argument.mutated) mutated_[num_mutated_++] = i;
     for (int d = 0; d < argument.rank; ++d) has_input_expressions_ |= argument.dims[d].symbol < 0;
+  }
+  for (int i = 0, slot = 0; i < family.num_scalars; ++i) {
+    slots_[i] = slot;
+    slot += std::max(family.scalars[i].length, 1);
   }
   for (int i = 0; i < family.num_requirements; ++i)
     requires_scalars_ |= family.requirements[i].needs_scalars;
@@ -205,7 +211,7 @@ void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
 }
 
 bool Kernel::bind_outputs(Call& call) {
-  bool has_elements = false;
+  bool has_elements = call.lists != nullptr && call.lists->are_written;
   for (int n = 0; n < num_mutated_; ++n)
     has_elements |= call.present[mutated_[n]] && call.tensors[mutated_[n]].numel() != 0;
   for (int n = 0; n < num_outputs_; ++n) {
@@ -330,7 +336,8 @@ void Kernel::launch(Call& call) {
   if (result.argument != nullptr) throw RejectedValue(rejected_text(result));
   memory.rethrow();
   std::string extents;
-  for (int i = 0; i < family_.num_symbols; ++i) extents += text(family_.symbols[i], " ");
+  for (int i = 0; i < family_.num_symbols - family_.num_element_symbols; ++i)
+    extents += text(family_.symbols[i], " ");
   throw std::runtime_error(text(entry_.key, ": ", result.error, here(extents.c_str(), call)));
 }
 
@@ -434,6 +441,7 @@ nb::object Kernel::perform(Call& call, const Values& values) {
   convert_scalars(call, scalars);
   choose_outputs(call, requested, out);
   bind_inputs(call, inputs);
+  if (call.first_input < 0) return nb::none();  // all lists are empty
   set_default_scalars(call);
   if (requires_scalars_) check_requirements(call, true);
   const bool has_elements = bind_outputs(call);
@@ -444,6 +452,9 @@ nb::object Kernel::perform(Call& call, const Values& values) {
     launch(call);
     for (int n = 0; n < num_mutated_; ++n)
       if (const int i = mutated_[n]; call.present[i]) call.torch.mark_written(call.tensors[i]);
+    for (int i = 0; i < family_.num_tensors && num_lists_ > 0; ++i)
+      if (family_.tensors[i].is_list && family_.tensors[i].mutated)
+        call.torch.mark_written(call.lists->of(i));
     if (out != Py_None)
       for (int n = 0; n < num_outputs_; ++n)
         if (const int i = outputs_[n]; call.present[i]) call.torch.mark_written(call.tensors[i]);

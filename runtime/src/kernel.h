@@ -75,6 +75,7 @@ class Kernel {
   void convert_scalars(Call& call, PyObject* const* scalars) const;
   void choose_outputs(Call& call, PyObject* const* requested, PyObject* out) const;
   void bind_inputs(Call& call, PyObject* const* inputs);
+  void bind_lists(Call& call, PyObject* const* inputs);
   void set_default_scalars(Call& call) const;
   void find_facts(Call& call) const;
   bool bind_outputs(Call& call);  // false if nothing is written
@@ -95,10 +96,16 @@ class Kernel {
   static PyObject* take_call(PyObject* method, PyObject* const* arguments, std::size_t flags,
                              PyObject* names);
 
+  void convert_list(Call& call, int index, nb::handle values) const;
   ScalarValue converted(const Call& call, const ScalarArgument& argument, nb::handle value) const;
   void check_dtype(const TensorArgument& argument, const TensorInfo& tensor, Dtype dtype) const;
   void check_device(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
-  void bind_symbols(Call& call, const TensorArgument& argument, const TensorInfo& tensor);
+  void bind_symbols(Call& call, int index, const TensorArgument& argument,
+                    const TensorInfo& tensor) const;
+  void bind_length(Call& call, int index) const;
+  void bind_element(Call& call, int index, const TensorArgument& argument);
+  void bind_flat(Call& call, int index, const TensorArgument& argument,
+                 const TensorInfo& tensor) const;
   void check_memory(const TensorArgument& argument, const TensorInfo& tensor, int index) const;
   nb::object held_number(const Call& call, const char* name, nb::handle value,
                          const char* expected) const;
@@ -106,18 +113,24 @@ class Kernel {
   std::string no_gradient(const Call& call, const char* name, const TensorInfo& tensor) const;
   void check_gradient(const Call& call, const TensorArgument& argument,
                       const TensorInfo& tensor) const;
+  void check_gradients_of_list(const Call& call, int index) const;
   void check_writable(const Call& call, const TensorArgument& argument, TensorInfo& tensor) const;
   void check_negative(Call& call, const TensorArgument& argument, const TensorInfo& tensor) const;
-  void check_expressions(const Call& call) const;
+  void check_expressions(const Call& call, const TensorArgument& argument,
+                         const TensorInfo& tensor) const;
   void check_requirements(const Call& call, bool of_scalars) const;
   void check_requirements(const Call& call, const Requirement* requirements, int count,
                           bool of_scalars) const;
   void check_output(Call& call, int index, const std::int64_t* shape, PyObject* object);
   void check_apart(const Call& call, const TensorArgument& argument, int index) const;
+  void check_self_apart(const TensorArgument& argument, const TensorInfo& tensor, int index) const;
+  void check_apart_from_lists(const Call& call, const TensorArgument& argument, int index) const;
+  void check_lists_apart(const Call& call) const;
   void output_shape(const Call& call, const TensorArgument& argument, std::int64_t* shape) const;
   void allocate(Call& call, int index, const std::int64_t* shape);
 
   // For messages.
+  std::string binder_of(const Call& call, int symbol) const;
   std::string shape_text(const TensorArgument& argument) const;
   std::string here(const char* expression, const Call& call, bool scalars_known = false) const;
 
@@ -137,13 +150,15 @@ class Kernel {
   nb::object dispatched_;
   PyObject* method_ = nullptr;  // the method whose calls the kernel serves; only compared
   const Signature* signature_ = nullptr;
-  bool has_input_expressions_ = false;
+  bool has_input_expressions_ = false;  // among extents of single tensors
   bool requires_scalars_ = false;
   bool has_optional_inputs_ = false;
-  int num_inputs_ = 0, num_mutated_ = 0, num_outputs_ = 0;
-  std::uint8_t inputs_[kMaxTensors], mutated_[kMaxTensors], outputs_[kMaxTensors];  // indices
-  int num_requested_ = 0;  // optional outputs
-  int num_filled_ = 0;     // outputs and workspaces that have a value before the kernel runs
+  int num_inputs_ = 0, num_mutated_ = 0, num_outputs_ = 0, num_lists_ = 0;
+  std::uint8_t inputs_[kMaxTensors], outputs_[kMaxTensors];  // indices
+  std::uint8_t mutated_[kMaxTensors];                        // indices, without lists
+  std::uint8_t slots_[kMaxScalars];                          // places in Scope::scalars
+  int num_requested_ = 0;                                    // optional outputs
+  int num_filled_ = 0;  // outputs and workspaces that have a value before the kernel runs
   Dtype dtypes_[kMaxTensors];
   std::int8_t likes_[kMaxTensors];        // by output: the input whose order in memory it has
   int alignments_[kMaxTensors];           // bytes

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,6 +59,35 @@ class Outputs {
   std::uint32_t held_ = 0;
 };
 
+// The tensors of a call's lists, one list after the other; arrays are indexed as the family's
+// tensors are.
+struct Lists {
+  nb::object items[kMaxTensors];  // tuples, which hold the tensors
+  std::unique_ptr<TensorInfo[]> tensors;
+  std::unique_ptr<std::int64_t[]> views;  // ListedTensors
+  int first[kMaxTensors];
+  std::int64_t sizes[kMaxTensors];
+  int place = 0;             // the tensors there are being bound
+  bool are_written = false;  // a tensor of a list that the kernel changes has elements
+
+  std::span<TensorInfo> of(int index) const {
+    return {tensors.get() + first[index], static_cast<std::size_t>(sizes[index])};
+  }
+};
+
+// Calls `check` with the argument of a list. If that throws, calls it again with the argument of
+// the tensor at `place`: messages then name the tensor, whose name is made only for them.
+template <class Argument, class Check>
+void as_element(const Argument& argument, std::int64_t place, Check check) try {
+  check(argument);
+} catch (const InvalidArgument&) {
+  const std::string name = text(argument.name, "[", place, "]");
+  Argument element = argument;
+  element.name = name.c_str();
+  check(element);
+  throw;
+}
+
 // The state of one call; arrays are indexed as the family's tensors and scalars are.
 struct Kernel::Call {
   Torch& torch = Torch::get();
@@ -68,10 +99,11 @@ struct Kernel::Call {
   int first_input = -1;
   ScalarValue scalars[kMaxScalars];
   bool is_default[kMaxScalars];
-  DeviceFacts facts;          // known if an expression asks for them, and at the launch
-  bool present[kMaxTensors];  // requested outputs, and inputs that are passed
-  int num_wanted = 0;         // requested outputs
-  bool wants_all = false;     // the other outputs are returned as empty tensors
+  std::unique_ptr<Lists> lists;  // null: the family has none
+  DeviceFacts facts;             // known if an expression asks for them, and at the launch
+  bool present[kMaxTensors];     // requested outputs, and inputs that are passed
+  int num_wanted = 0;            // requested outputs
+  bool wants_all = false;        // the other outputs are returned as empty tensors
   Outputs owned;
   std::vector<nb::object> workspace;       // the tensors of its parts
   bool are_inputs_read = false;            // the Selector has read them

@@ -14,6 +14,14 @@ std::string value_text(const ScalarArgument& argument, const ScalarValue& value)
   return is_floating(argument.dtype) ? text(value.floating) : text(value.integer);
 }
 
+std::string values_text(const ScalarArgument& argument, const ScalarValue* values) {
+  if (argument.length == 0) return value_text(argument, *values);
+  std::string result;
+  for (int i = 0; i < argument.length; ++i)
+    result += text(i ? ", " : "", value_text(argument, values[i]));
+  return text("[", result, "]");
+}
+
 }  // namespace
 
 std::string shape_of(const std::int64_t* shape, int rank) {
@@ -62,7 +70,7 @@ std::string Kernel::here(const char* expression, const Call& call, bool scalars_
         add(word, call.present[i] ? "True" : "False");
     for (int i = 0; scalars_known && i < family_.num_scalars; ++i)
       if (word == family_.scalars[i].name)
-        add(word, value_text(family_.scalars[i], call.scalars[i]));
+        add(word, values_text(family_.scalars[i], &call.scalars[slots_[i]]));
     if (asks_device_ && word == "sm_count") add(word, text(call.facts.sm_count));
     if (asks_device_ && word == "max_shared_memory") add(word, text(call.facts.max_shared_memory));
     if (parameters_.contains(word.c_str())) add(word, to_text(parameters_[word.c_str()]));
@@ -214,14 +222,15 @@ void Kernel::check_memory(const TensorArgument& argument, const TensorInfo& tens
                                  entry_.key, "); pass ", argument.name, ".contiguous()"));
 }
 
-void Kernel::bind_symbols(Call& call, const TensorArgument& argument, const TensorInfo& tensor) {
+void Kernel::bind_symbols(Call& call, int index, const TensorArgument& argument,
+                          const TensorInfo& tensor) const {
   if (tensor.rank != argument.rank)
     throw InvalidArgument(text(argument.name, ": got shape ", shape_of(tensor.object),
                                ", expected ", static_cast<int>(argument.rank), " dimensions, ",
                                shape_text(argument)));
   for (int i = 0; i < tensor.rank; ++i) {
     const std::int64_t extent = tensor.shape[i];
-    if (extent > kMaxExtent)
+    if (extent > kMaxExtent && !argument.is_flat)
       throw InvalidArgument(text(argument.name, ": got ", extent, " in dimension ", i, " (",
                                  argument.dims[i].text, "), expected at most ", kMaxExtent,
                                  ": kernels count each extent in 32 bits"));
@@ -229,32 +238,30 @@ void Kernel::bind_symbols(Call& call, const TensorArgument& argument, const Tens
     if (symbol < 0) continue;
     if (call.bound_by[symbol] < 0) {
       call.symbols[symbol] = extent;
-      call.bound_by[symbol] = static_cast<std::int16_t>(&argument - family_.tensors);
+      call.bound_by[symbol] = static_cast<std::int16_t>(index);
+    } else if (call.symbols[symbol] != extent && argument.is_flat) {
+      throw InvalidArgument(text(argument.name, ": got ", extent, " elements, expected ",
+                                 argument.dims[0].text, " = ", call.symbols[symbol], " as in ",
+                                 binder_of(call, symbol)));
     } else if (call.symbols[symbol] != extent) {
       throw InvalidArgument(text(argument.name, ": got shape ", shape_of(tensor.shape, tensor.rank),
                                  ", expected ", shape_text(argument), " with ",
                                  family_.symbols[symbol], " = ", call.symbols[symbol], " as in ",
-                                 family_.tensors[call.bound_by[symbol]].name, "; dimension ", i,
-                                 " is ", extent));
+                                 binder_of(call, symbol), "; dimension ", i, " is ", extent));
     }
   }
 }
 
-void Kernel::check_expressions(const Call& call) const {
-  for (int n = 0; n < num_inputs_; ++n) {
-    const int t = inputs_[n];
-    const TensorArgument& argument = family_.tensors[t];
-    if (!call.present[t]) continue;
-    for (int i = 0; i < argument.rank; ++i) {
-      const Dim& dim = argument.dims[i];
-      if (dim.symbol >= 0) continue;
-      const std::int64_t needed = evaluate(dim.value, dim.text, call);
-      if (call.tensors[t].shape[i] != needed)
-        throw InvalidArgument(text(argument.name, ": got shape ",
-                                   shape_of(call.tensors[t].shape, argument.rank), ", expected ",
-                                   shape_text(argument), ": dimension ", i, " must be ", needed,
-                                   here(dim.text, call)));
-    }
+void Kernel::check_expressions(const Call& call, const TensorArgument& argument,
+                               const TensorInfo& tensor) const {
+  for (int i = 0; i < argument.rank; ++i) {
+    const Dim& dim = argument.dims[i];
+    if (dim.symbol >= 0) continue;
+    const std::int64_t needed = evaluate(dim.value, dim.text, call);
+    if (tensor.shape[i] != needed)
+      throw InvalidArgument(
+          text(argument.name, ": got shape ", shape_of(tensor.shape, argument.rank), ", expected ",
+               shape_text(argument), ": dimension ", i, " must be ", needed, here(dim.text, call)));
   }
 }
 
@@ -294,24 +301,32 @@ void Kernel::check_output(Call& call, int index, const std::int64_t* shape, PyOb
   check_apart(call, argument, index);
 }
 
+void Kernel::check_self_apart(const TensorArgument& argument, const TensorInfo& tensor,
+                              int index) const {
+  if (may_overlap_itself(tensor, size_in_bytes(dtypes_[index])))
+    throw InvalidArgument(text(argument.name, ": several of its elements share memory (strides ",
+                               shape_of(tensor.strides, tensor.rank),
+                               "), expected a tensor whose elements are apart; pass a clone"));
+}
+
 // Checks that a written tensor has no memory in common with the inputs, the outputs before it, or
 // itself.
 void Kernel::check_apart(const Call& call, const TensorArgument& argument, int index) const {
   const TensorInfo& tensor = call.tensors[index];
   const int size = size_in_bytes(dtypes_[index]);
-  if (may_overlap_itself(tensor, size))
-    throw InvalidArgument(text(argument.name, ": several of its elements share memory (strides ",
-                               shape_of(tensor.strides, tensor.rank),
-                               "), expected a tensor whose elements are apart; pass a clone"));
+  check_self_apart(argument, tensor, index);
   const auto check = [&](int i) {
     if (i != index && call.bound[i].data != nullptr &&
         may_overlap(tensor, size, call.tensors[i], size_in_bytes(dtypes_[i])))
       throw InvalidArgument(text(argument.name, ": shares memory with ", family_.tensors[i].name,
                                  " (or cannot be shown not to), expected memory of its own"));
   };
-  for (int n = 0; n < num_inputs_; ++n) check(inputs_[n]);
+  for (int n = 0; n < num_inputs_; ++n)
+    if (!family_.tensors[inputs_[n]].is_list) check(inputs_[n]);
   if (argument.role == Role::output)
     for (int n = 0; outputs_[n] < index; ++n) check(outputs_[n]);
+  if (argument.role == Role::output && num_lists_ > 0)
+    check_apart_from_lists(call, argument, index);
 }
 
 void Kernel::bind_inputs(Call& call, PyObject* const* inputs) {
@@ -320,6 +335,7 @@ void Kernel::bind_inputs(Call& call, PyObject* const* inputs) {
   for (int n = 0; n < num_inputs_; ++n) {
     const int i = inputs_[n];
     const TensorArgument& argument = family_.tensors[i];
+    if (argument.is_list) continue;
     PyObject* object = inputs[n];
     call.present[i] = !argument.optional || object != Py_None;
     if (!call.present[i]) {
@@ -331,21 +347,28 @@ void Kernel::bind_inputs(Call& call, PyObject* const* inputs) {
     check_dtype(argument, tensor, dtypes_[i]);
     check_device(call, argument, tensor);
     if (call.first_input < 0 && !argument.on_host) call.first_input = i;
-    bind_symbols(call, argument, tensor);
+    bind_symbols(call, i, argument, tensor);
     check_memory(argument, tensor, i);
     check_negative(call, argument, tensor);
     call.bound[i] = {address_of(tensor), tensor.strides};
   }
-  if (has_input_expressions_) check_expressions(call);
+  if (num_lists_ > 0) bind_lists(call, inputs);
+  for (int n = 0; n < num_inputs_ && has_input_expressions_; ++n)
+    if (const int i = inputs_[n]; call.present[i] && !family_.tensors[i].is_list)
+      check_expressions(call, family_.tensors[i], call.tensors[i]);
   for (int n = 0; n < num_mutated_; ++n)
     if (const int i = mutated_[n]; call.present[i]) {
       check_apart(call, family_.tensors[i], i);
       check_writable(call, family_.tensors[i], call.tensors[i]);
     }
+  if (num_lists_ > 0) check_lists_apart(call);
+  if (call.first_input < 0) return;
   if (asks_device_) find_facts(call);
   check_requirements(call, false);
   for (int n = 0; n < num_inputs_; ++n)  // last: the operator gets only calls that a kernel takes
-    if (const int i = inputs_[n]; call.present[i])
+    if (const int i = inputs_[n]; family_.tensors[i].is_list)
+      check_gradients_of_list(call, i);
+    else if (call.present[i])
       check_gradient(call, family_.tensors[i], call.tensors[i]);
 }
 

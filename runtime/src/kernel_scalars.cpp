@@ -1,4 +1,5 @@
 // The scalars of a call: Python's values as C++ values, and defaults.
+#include <algorithm>
 #include <cmath>
 
 #include "kernel_call.h"
@@ -27,8 +28,10 @@ void Kernel::convert_scalars(Call& call, PyObject* const* scalars) const {
     const ScalarArgument& argument = family_.scalars[i];
     const nb::handle value = scalars[i];
     call.is_default[i] = value.is_none();
-    if (!call.is_default[i])
-      call.scalars[i] = converted(call, argument, value);
+    if (!call.is_default[i] && argument.length > 0)
+      convert_list(call, i, value);
+    else if (!call.is_default[i])
+      call.scalars[slots_[i]] = converted(call, argument, value);
     else if (argument.required)
       throw InvalidArgument(
           text(argument.name, ": got None, expected a value: there is no default"));
@@ -39,7 +42,7 @@ void Kernel::set_default_scalars(Call& call) const {
   for (int i = 0; i < family_.num_scalars; ++i) {
     if (!call.is_default[i]) continue;
     const ScalarArgument& argument = family_.scalars[i];
-    ScalarValue& value = call.scalars[i];
+    ScalarValue& value = call.scalars[slots_[i]];
     std::string wrong;
     const char* error;
     if (is_floating(argument.dtype)) {
@@ -59,7 +62,28 @@ void Kernel::set_default_scalars(Call& call) const {
     if (!wrong.empty())
       throw InvalidArgument(text(argument.name, ": its default, ", argument.text, ", ", wrong,
                                  here(argument.text, call)));
+    std::fill_n(&value, std::max(argument.length, 1), value);
   }
+}
+
+void Kernel::convert_list(Call& call, int index, nb::handle values) const {
+  const ScalarArgument& argument = family_.scalars[index];
+  const bool is_list = PyList_Check(values.ptr());
+  if (!is_list && !PyTuple_Check(values.ptr()))
+    throw InvalidArgument(text(argument.name, ": got ", type_text(values), ", expected a list or ",
+                               "a tuple of ", argument.length, " numbers"));
+  const nb::object items =
+      checked(is_list ? PyList_AsTuple(values.ptr())
+                      : PyTuple_GetSlice(values.ptr(), 0, PyTuple_Size(values.ptr())));
+  const Py_ssize_t length = PyTuple_Size(items.ptr());
+  if (length != argument.length)
+    throw InvalidArgument(text(argument.name, ": got ", length,
+                               length == 1 ? " number" : " numbers", ", expected ",
+                               argument.length));
+  for (int n = 0; n < argument.length; ++n)
+    as_element(argument, n, [&](const ScalarArgument& element) {
+      call.scalars[slots_[index] + n] = converted(call, element, NB_TUPLE_GET_ITEM(items.ptr(), n));
+    });
 }
 
 // The number in a tensor on the CPU or in a NumPy array without dimensions. The caller refuses a

@@ -16,6 +16,20 @@ nb::handle option(nb::handle options, PyObject* name) {
   return value == nullptr ? Py_None : value;
 }
 
+bool is_list(nb::handle value) {
+  return PyTuple_CheckExact(value.ptr()) || PyList_CheckExact(value.ptr());
+}
+
+template <class Condition>
+bool any_of(nb::handle list, Condition holds) {
+  const bool is_tuple = PyTuple_CheckExact(list.ptr());
+  const Py_ssize_t size = is_tuple ? PyTuple_Size(list.ptr()) : PyList_Size(list.ptr());
+  for (Py_ssize_t i = 0; i < size; ++i)
+    if (holds(is_tuple ? PyTuple_GetItem(list.ptr(), i) : PyList_GetItem(list.ptr(), i)))
+      return true;
+  return false;
+}
+
 template <class Value>
 nb::tuple values_of(const nb::tuple& names, Value value) {
   const std::size_t size = names.size();
@@ -54,6 +68,7 @@ bool OperatorCall::may_ask_gradient(nb::handle inputs, nb::handle options) const
   if (torch.is_forward_differentiated()) return true;
   if (!torch.grad_enabled()) return false;
   const auto asks = [&](nb::handle tensor) {
+    if (is_list(tensor)) return any_of(tensor, [&](PyObject* t) { return torch.requires_grad(t); });
     return !tensor.is_none() && torch.requires_grad(tensor.ptr());
   };
   for (std::size_t i = 0; i < num_inputs_; ++i)
@@ -91,8 +106,12 @@ nb::object OperatorCall::call(nb::args arguments, nb::kwargs options) {
 // a name, no argument that the schema lacks. (The kernel checks the rest.)
 bool OperatorCall::takes(nb::handle inputs, nb::handle options) const {
   const Torch& torch = Torch::get();
+  const auto is_plain = [&](PyObject* value) {
+    return torch.is_plain(value) && !torch.has_names(value);
+  };
   const auto is_tensor = [&](PyObject* value) {
-    return value == Py_None || (torch.is_plain(value) && !torch.has_names(value));
+    if (is_list(value)) return !any_of(value, [&](PyObject* t) { return !is_plain(t); });
+    return value == Py_None || is_plain(value);
   };
   for (std::size_t i = 0; i < num_inputs_; ++i)
     if (!is_tensor(item(inputs, i))) return false;
@@ -108,7 +127,7 @@ bool OperatorCall::takes(nb::handle inputs, nb::handle options) const {
   };
   const auto is_scalar = [](PyObject* value) {
     return value == Py_None || PyFloat_CheckExact(value) || PyLong_CheckExact(value) ||
-           PyUnicode_CheckExact(value);
+           PyUnicode_CheckExact(value) || is_list(value);
   };
   const auto is_flag = [](PyObject* value) { return PyBool_Check(value) != 0; };
   const bool is_taken =

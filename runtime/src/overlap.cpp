@@ -48,6 +48,10 @@ struct Layout {
 
 }  // namespace
 
+std::pair<std::uintptr_t, std::uintptr_t> range_of(const TensorInfo& tensor, int element_size) {
+  return {begin_of(tensor), end_of(tensor, element_size)};
+}
+
 bool may_overlap_itself(const TensorInfo& tensor, int element_size) {
   const Layout layout(tensor, element_size);
   std::int64_t span = layout.run;  // bytes from the first to past the last, over the inner axes

@@ -2,10 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "torch_bridge.h"
 
 namespace kernelmint {
+
+// The addresses of the first byte of a tensor that has elements, and past its last byte.
+std::pair<std::uintptr_t, std::uintptr_t> range_of(const TensorInfo& tensor, int element_size);
 
 // False only if no two elements of `tensor` share an address. The test is conservative: it reports
 // some strides whose elements never meet, but no strides that torch makes by slicing and permuting.

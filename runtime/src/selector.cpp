@@ -52,6 +52,7 @@ void Selector::watch() {
                 .is_optional = nb::cast<bool>(item[2]),
                 .is_on_host = nb::cast<bool>(item[3]),
                 .has_dtype = nb::cast<bool>(item[4]),
+                .is_list = nb::cast<bool>(item[9]),
                 .dims = numbers(item[5]),
                 .strides = numbers(item[6]),
                 .alignments = numbers(item[7]),
@@ -90,6 +91,10 @@ bool Selector::read(Kernel::Call& call, Key& key, nb::handle inputs) const {
       key.add(-1);
       continue;
     }
+    if (input.is_list) {
+      if (!read_list(call, input, key, object, has_device)) return false;
+      continue;
+    }
     if (!call.torch.is_plain(object)) return false;
     TensorInfo& tensor = call.tensors[input.tensor];
     try {
@@ -112,6 +117,32 @@ bool Selector::read(Kernel::Call& call, Key& key, nb::handle inputs) const {
   }
   call.are_inputs_read = true;
   return has_device;
+}
+
+// Reads the first tensor of a list; the kernel checks the others.
+bool Selector::read_list(Kernel::Call& call, const Input& input, Key& key, PyObject* list,
+                         bool& has_device) {
+  const bool is_tuple = PyTuple_Check(list);
+  if (!is_tuple && !PyList_Check(list)) return false;
+  const Py_ssize_t size = is_tuple ? PyTuple_Size(list) : PyList_Size(list);
+  for (std::size_t i = 0; i < input.dims.size(); ++i) key.add(size);
+  if (size == 0) return has_device && !input.has_dtype;
+  PyObject* const first = is_tuple ? PyTuple_GetItem(list, 0) : PyList_GetItem(list, 0);
+  if (!call.torch.is_plain(first)) return false;
+  TensorInfo tensor;
+  try {
+    call.torch.read(first, "", tensor);
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+  if (tensor.dtype == kUnknownDtype) return false;
+  if (!has_device) {
+    key.add(tensor.device.type);
+    key.add(tensor.device.id);
+  }
+  has_device = true;
+  key.add(input.has_dtype ? tensor.dtype : 0);
+  return true;
 }
 
 // Adds `value` to the key. Returns false if a key cannot hold it.

@@ -22,7 +22,8 @@ class Selector {
   //   properties that a choice depends on: a list of inputs, the indices of scalars, the indices of
   //   optional outputs, and the other layout. An input is (index among the family's tensors, rank,
   //   is optional, is on the host, whether its dtype counts, dimensions whose extents count,
-  //   dimensions whose strides count, alignments in bytes, expanded dimensions). For an alignment
+  //   dimensions whose strides count, alignments in bytes, expanded dimensions, is a list, whose
+  //   length is its one extent). For an alignment
   //   counts whether the address and all strides but those of 1 are multiples; for an expanded
   //   dimension, whether its elements, more than one, lie at one address. The other layout is
   //   {index of a tensor: (order, rank)}: the caller's dimension i is the kernel's dimension
@@ -45,7 +46,7 @@ class Selector {
  private:
   struct Input {
     int tensor, rank;
-    bool is_optional, is_on_host, has_dtype;
+    bool is_optional, is_on_host, has_dtype, is_list;
     std::vector<int> dims, strides, alignments, expanded;
   };
   struct Key {
@@ -66,6 +67,8 @@ class Selector {
 
   void watch();
   bool read(Kernel::Call& call, Key& key, nb::handle inputs) const;
+  static bool read_list(Kernel::Call& call, const Input& input, Key& key, PyObject* list,
+                        bool& has_device);
   bool add(Key& key, PyObject* value);
   Found keep(const Key& key, nb::object kernel);
 

@@ -404,6 +404,17 @@ nb::object Torch::zeros(std::int64_t bytes, dlpack::Device device) {
 
 void Torch::fill(nb::handle tensor, double value) const { fill_(tensor, value); }
 
+void Torch::mark_written(std::span<const TensorInfo> tensors) {
+  if (!increment_version_.is_valid()) {
+    for (const TensorInfo& tensor : tensors) mark_written(tensor);
+    return;
+  }
+  nb::list written;
+  for (const TensorInfo& tensor : tensors)
+    if (!tensor.is_inference) written.append(nb::handle(tensor.object));
+  increment_version_(written);
+}
+
 void Torch::mark_written(const TensorInfo& tensor) {
   if (tensor.is_inference) return;
   if (increment_version_.is_valid())

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "dlpack.h"
@@ -103,6 +104,7 @@ class Torch {
 
   // Tells autograd that a kernel wrote into `tensor`, whose is_inference is set.
   void mark_written(const TensorInfo& tensor);
+  void mark_written(std::span<const TensorInfo> tensors);
 
   bool has_exchange_api() const { return api_ != nullptr; }
   void use_exchange_api(bool use) { use_api_ = use && api_ != nullptr; }

@@ -73,6 +73,45 @@ REFUSED = [
         ],
         "family.yaml:5:68: the first extent of 'y' is packed",
     ),
+    *(
+        (what, [(X, X + f"  {text}\n")], f"family.yaml:{message}")
+        for what, text, message in (
+            (
+                "lists of two lengths that share an extent",
+                "a: {tensors: [K], length: L, dtype: f32}\n"
+                "  b: {tensors: [K], length: 2, dtype: f32}",
+                "6:17: 'K' is an extent of lists of L tensors and of 2: choose another",
+            ),
+            (
+                "an extent of a list elsewhere",
+                "a: {tensors: [K], length: L, dtype: f32}\n  b: {tensor: [2 * K], dtype: f32}",
+                "6:20: unknown name 'K'",
+            ),
+            (
+                "a flat list of two extents",
+                "a: {tensors: [K, M], length: L, dtype: f32, flat: true}",
+                "5:16: a flat list has one extent: the elements",
+            ),
+            (
+                "a list that may be left out",
+                "a: {tensors: [K], length: L, dtype: f32, optional: true}",
+                "5:44: unknown key 'optional'",
+            ),
+            (
+                "a list of texts",
+                "a: {scalar: enum, values: [b], length: 2}",
+                "5:34: a list holds numbers, not an enum's texts",
+            ),
+            ("more numbers than there may be", "a: {scalar: i32, length: 32}", "3:1: 33 scalars"),
+        )
+    ),
+    (
+        "outputs whose device only lists say",
+        [(X, "  x: {tensors: [M, N], length: L, dtype: dtype}\n")],
+        "family.yaml:3:1: a family has at least one argument of kind 'tensor:' that is not "
+        "optional and not on the host: its lists may be empty, and say nothing of its outputs' "
+        "device",
+    ),
     (
         "an extent in several numbers",
         [(Y, "y: {output: [M], dtype: i32, extent: n}\n  n: {output: [M], dtype: i32}")],

@@ -21,7 +21,7 @@ from runtime import KernelInfo, manifest
 from .. import problem as checked
 from ..families import hook
 from ..listing import print_table
-from ..problem import Case, cases_of, compiled_sizes, of_case
+from ..problem import Case, cases_of, compiled_sizes, of_case, single
 from . import results
 from .hooks import Contender, Inputs, Problem, Results, difference, tensors
 from .measure import Call, captured, measure
@@ -152,18 +152,19 @@ class Driver:
     ) -> Call | results.Remark:
         """Returns a contender's call, whose results are right, or what to say instead. The inputs
         that kernels change are as before afterwards."""
-        before = {name: inputs[name].clone() for name in self.changed if name in inputs}
+        changed = single(inputs, [name for name in self.changed if name in inputs])
+        before = {name: tensor.clone() for name, tensor in changed.items()}
         try:
             call = contender.make(problem, inputs)
             if isinstance(call, str):
                 return results.Remark(name, problem, call)
-            why = judge((*tensors(call()), *(inputs[name] for name in before)))
+            why = judge((*tensors(call()), *changed.values()))
         except Exception as error:  # a contender is others' code: what it raises is its reason
             text = textwrap.shorten(f"{type(error).__name__}: {error}", 160, placeholder=" ...")
             return results.Remark(name, problem, text, wrong=contender.kernel is not None)
         finally:
             for changed_name, tensor in before.items():
-                inputs[changed_name].copy_(tensor)
+                changed[changed_name].copy_(tensor)
         return call if why is None else results.Remark(name, problem, why, wrong=True)
 
 
@@ -265,7 +266,8 @@ class _Moved(Problem):
     def operations(self) -> float:
         """Counts the bytes of inputs and outputs."""
         call = _made(self)
-        return sum(tensor.nbytes for tensor in (*call.tensors.values(), *call.outputs()))
+        tensors = single(call.tensors, call.tensors).values()
+        return sum(tensor.nbytes for tensor in (*tensors, *call.outputs()))
 
     @property
     def _shared(self) -> dict[str, Any]:

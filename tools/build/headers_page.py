@@ -14,7 +14,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/headers.md"
-HEADERS = ("tensor_view.h", "integers.h", "parallel.h", "cpu_vector.h", "cpu_convert.h")
+HEADERS = (
+    "tensor_view.h", "tensor_list.h", "tensor_chunks.cuh", "integers.h", "parallel.h",
+    "cpu_vector.h", "cpu_convert.h",
+)  # fmt: skip
 OPENING = """\
 # Headers
 

@@ -2,7 +2,11 @@
 
 #include <cstdint>
 
+% if has_lists:
+#include "tensor_list.h"
+% else:
 #include "tensor_view.h"
+% endif
 
 namespace kernelmint::${family.name} {
 

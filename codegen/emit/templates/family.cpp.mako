@@ -12,14 +12,14 @@ namespace {
 static_assert(std::is_trivially_copyable_v<Args> && sizeof(Args) <= kMaxArgsBytes,
               "the arguments exceed what a kernel launch can pass");
 
-% if family.symbols:
-constexpr const char* kSymbols[] = {${", ".join(literal(symbol) for symbol in family.symbols)}};
+% if symbols:
+constexpr const char* kSymbols[] = {${", ".join(map(literal, symbols))}};
 
 % endif
 <%def name="dim_rows(extents, indent)">\
 % for extent in extents:
-% if extent.text in family.symbols:
-${indent}{.symbol = ${family.symbols.index(extent.text)}, .text = ${literal(extent.text)}},
+% if extent.text in symbols:
+${indent}{.symbol = ${symbols.index(extent.text)}, .text = ${literal(extent.text)}},
 % else:
 ${indent}{.value = ${value(extent)},
 ${indent} .text = ${literal(extent.text)}},
@@ -85,10 +85,17 @@ void fill(void* out, [[maybe_unused]] const BoundTensor* tensors,
           [[maybe_unused]] const ScalarValue* scalars) {
   auto& args = *static_cast<Args*>(out);
 % for i, tensor in enumerate(family.tensors):
+% if tensor.length:
+  args.${tensor.name} = {static_cast<decltype(args.${tensor.name}.tensors)>(tensors[${i}].data), tensors[${i}].strides[0]};
+% else:
   args.${tensor.name} = {tensors[${i}].data, {${", ".join(f"tensors[{i}].strides[{d}]" for d in range(len(tensor.dims)))}}};
+% endif
 % endfor
-% for i, scalar in enumerate(family.scalars):
-% if not scalar.of_gradient:
+% for i, scalar in zip(slots, family.scalars):
+% if scalar.length and not scalar.of_gradient:
+  for (int n = 0; n < ${scalar.length}; ++n)
+    args.${scalar.name}[n] = static_cast<${scalars.cpp_type(scalar)}>(scalars[${i} + n].${scalars.member(scalar)});
+% elif not scalar.of_gradient:
   args.${scalar.name} = static_cast<${scalars.cpp_type(scalar)}>(scalars[${i}].${scalars.member(scalar)});
 % endif
 % endfor
@@ -118,8 +125,8 @@ constexpr const TargetEntry* kTargets[] = {
 extern const FamilyEntry kFamily;
 const FamilyEntry kFamily = {
     .name = ${literal(family.name)},
-    .symbols = ${"kSymbols" if family.symbols else "nullptr"},
-    .num_symbols = ${len(family.symbols)},
+    .symbols = ${"kSymbols" if symbols else "nullptr"},
+    .num_symbols = ${len(symbols)},
     .tensors = kTensors,
     .num_tensors = ${len(family.tensors)},
     .scalars = ${"kScalars" if family.scalars else "nullptr"},
@@ -130,6 +137,9 @@ const FamilyEntry kFamily = {
     .asks_device = true,
 % endif
     .fill = fill,
+% if family.element_symbols:
+    .num_element_symbols = ${len(family.element_symbols)},
+% endif
     .trace = ${"&kTrace" if family.trace else "nullptr"},
     .targets = kTargets,
     .num_targets = static_cast<int>(sizeof(kTargets) / sizeof(kTargets[0])) - 1,

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+% if has_lists:
+from collections.abc import Sequence
+% endif
 % if typing:
 from typing import ${", ".join(typing)}
+% endif
+% if typing or has_lists:
 
 % endif
 import torch
