@@ -1,7 +1,9 @@
 """The table of toolkits: it lies beside a family's specs, and a build reads it first."""
 
+import json
 import shutil
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 
@@ -19,6 +21,7 @@ from tools.ptx_report.compiling import Compiled, Variant
 from tools.ptx_report.objects import find_tool
 
 NVCC = shutil.which("nvcc")
+SCHEMA = ROOT / "tests/ptx_report/data/sarif-schema-2.1.0.json"
 
 
 @pytest.fixture
@@ -46,6 +49,47 @@ def test_a_set_is_recorded_with_the_kernels_that_a_toolkit_has_trouble_with(fami
     whole = fails._replace(kernels=key.rpartition(".")[0], set="default")
     compiled = {"nvcc": own, "compiled": 1}
     assert table == {fails, whole, fails._replace(**compiled), whole._replace(**compiled)}
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc on PATH")
+def test_two_builds_of_a_changed_constraint_are_compared_in_every_format(family, key, tmp_path):
+    """Kernels that the constraint leaves out are gone, others are new, at the line of the set."""
+
+    def build(name):
+        csv = tmp_path / f"{name}.csv"
+        options = ["--nvcc", NVCC, "--architecture", "80", "--csv", str(csv)]
+        result = CliRunner().invoke(main, ["toolkits", str(family.specs), *options])
+        assert result.exit_code == 0, result.output
+        return str(csv)
+
+    base = build("base")
+    family.edit("that: tile % threads == 0", "that: tile == 2 * threads", "sm80.yaml")
+    family.edit("threads: [256]", "threads: [512]", "sm80.yaml")
+    head = build("head")
+    runtime.load(family.specs)
+    Spec(ondemand.source_of(family.name)).whole().write(tmp_path)
+    files = {form: tmp_path / f"d.{form}" for form in ("markdown", "json", "sarif", "html")}
+    options = [word for form, file in files.items() for word in (f"--{form}", str(file))]
+    more = ["--manifest", str(tmp_path / "manifest.json"), "--github", "--fail-on", "added,removed"]
+    result = CliRunner().invoke(main, ["diff", base, head, *options, *more])
+    assert result.exit_code == 1, result.output
+    assert "1 removed, 1 added" in result.output
+    new, texts = key.replace("t256", "t512"), {f: file.read_text() for f, file in files.items()}
+    changes = json.loads(texts["json"])["changes"]
+    verdicts = {change["kernel_config"]: change["verdict"] for change in changes}
+    assert verdicts == {key: "removed", new: "added"}
+    assert all(name in texts[form] for name in (key, new) for form in ("markdown", "html"))
+    log = json.loads(texts["sarif"])
+    jsonschema.validate(log, json.loads(SCHEMA.read_text()), jsonschema.Draft4Validator)
+    lines = (family.folder / "sm80.yaml").read_text().splitlines()
+    line = next(number for number, text in enumerate(lines, 1) if "default:" in text)
+    assert result.output.count(f"sm80.yaml,line={line},") == 2
+    regions = [
+        place["physicalLocation"]["region"]
+        for found in log["runs"][0]["results"]
+        for place in found["locations"]
+    ]
+    assert regions == [{"startLine": line}] * 2
 
 
 @pytest.mark.skipif(NVCC is None or find_tool("nvdisasm") is None, reason="no nvcc, or no nvdisasm")
