@@ -23,6 +23,7 @@ try:
     from codegen.core.problems import SpecError, UsageError
     from codegen.core.words import counted, display_path
     from codegen.space import explain as explanation
+    from codegen.space.excluded import products
     from codegen.space.expand import expand
     from codegen.spec import schema, short_form
     from codegen.spec.load import load
@@ -182,9 +183,19 @@ def check(
 @click.option(
     "--short", is_flag=True, help="Short forms in place of keys, for targets that have them."
 )
+@click.option(
+    "--excluded", is_flag=True,
+    help="How much each constraint leaves out of the set's products, in place of the keys; --where "
+    "selects the targets that hold such a configuration.",
+)  # fmt: skip
 @_reports_bad_input
 def list_(
-    specs: tuple[Path, ...], set_name: str | None, where: str | None, as_json: bool, short: bool
+    specs: tuple[Path, ...],
+    set_name: str | None,
+    where: str | None,
+    as_json: bool,
+    short: bool,
+    excluded: bool,
 ) -> None:
     """Lists the keys of the kernels that regenerate would write; writes nothing.
 
@@ -194,7 +205,11 @@ def list_(
     Examples:
       kernelmint list --where "target == 'cpu' and dtype == bf16"
       kernelmint list --set tune --json
+      kernelmint list --set tune --excluded --where "target == 'sm90a'"
     """
+    if excluded:
+        _list_excluded(specs or (_SPECS,), Selection(set_name or "default", where), as_json)
+        return
     faults: list[Fault] = []
     if _of_packs(specs):
         if set_name is not None:
@@ -217,6 +232,49 @@ def list_(
         click.echo(f"not listed: {reason}", err=True)
     if faults:
         sys.exit(BAD_INPUT)
+
+
+def _list_excluded(specs: tuple[Path, ...], selection: Selection, as_json: bool) -> None:
+    """Prints what each rule leaves out of the selected targets' products."""
+    spaces = [target for space in expand(load(specs), selection) for target in space.targets]
+    found = [products(space, selection.set_name) for space in spaces]
+    if as_json:
+        data = [
+            {
+                "family": of.target.family,
+                "target": of.target.name,
+                "set": selection.set_name,
+                "combinations": of.combinations,
+                "left": of.left,
+                "rules": [
+                    {
+                        "place": str(one.rule.location),
+                        "that": one.rule.that.text,
+                        "because": one.rule.because,
+                        "left_out": one.count,
+                        "alone": one.alone,
+                    }
+                    for one in of.excluded
+                ],
+            }
+            for of in found
+        ]
+        click.echo(json.dumps(data, indent=1))
+        return
+    for of in found:
+        place = f"{of.target.family}.{of.target.name}, {selection.set_name}"
+        if not of.combinations:
+            click.echo(f"{place}: no product: its configurations are written out")
+            continue
+        click.echo(f"{place}: {of.left:,} of {of.combinations:,} combinations")
+        click.echo(f"{'left out':>14}{'alone':>12}  rule")
+        for one in of.excluded:
+            if one.count != 0:
+                count, alone = ("?" if n is None else f"{n:,}" for n in (one.count, one.alone))
+                rule = f"{one.rule.location}: {one.rule.that.text}: {one.rule.because}"
+                click.echo(f"{count:>14}{alone:>12}  {rule}")
+        if idle := sum(one.count == 0 for one in of.excluded):
+            click.echo(f"{0:>14}{0:>12}  {counted(idle, 'other rule')}")
 
 
 def _of_packs(specs: tuple[Path, ...]) -> bool:

@@ -146,7 +146,7 @@ def sets_holding(target: Target, values: Values) -> list[str]:
         for part in s.own_parts
         if _covers(part, values) and all(r.that.evaluate(scope) for r in part.prune)
     }
-    return [s.name for s in target.sets if holding.intersection(_parts(target, s))]
+    return [s.name for s in target.sets if holding.intersection(parts(target, s))]
 
 
 def pruned(target: Target, values: Values) -> list[tuple[str, Rule]]:
@@ -166,7 +166,7 @@ def _covers(part: SetPart, values: Values) -> bool:
     return all(value in axis for value, axis in zip(values, part.values, strict=True))
 
 
-def _parts(target: Target, chosen: ConfigurationSet) -> list[SetPart]:
+def parts(target: Target, chosen: ConfigurationSet) -> list[SetPart]:
     """Returns a set's parts in the order they are written; the parts of an included set come in its
     place.
 
@@ -198,7 +198,7 @@ def _selected(
     chosen = next((s for s in target.sets if s.name == set_name), None)
     if chosen is None:
         return ()
-    values = dict.fromkeys(v for part in _parts(target, chosen) for v in products[part])
+    values = dict.fromkeys(v for part in parts(target, chosen) for v in products[part])
     configurations = _configurations(target, values)
     if where is None:
         return tuple(configurations)

@@ -77,13 +77,16 @@ class Work:
         raise SpecError([Problem(part.location, message)])
 
 
-def part_values(target: Target, part: SetPart, work: Work) -> list[Values]:
-    """Returns the configurations of a part that the constraints and its own rules leave.
+def part_values(
+    target: Target, part: SetPart, work: Work, without: Rule | None = None
+) -> list[Values]:
+    """Returns the configurations of a part that the constraints and its own rules leave, but for
+    one rule.
 
     Raises SpecError if a rule has no value for a configuration, if the part is empty, and if the
     search would take more than `work` allows.
     """
-    rules = (*target.constraints, *part.prune)
+    rules = tuple(rule for rule in (*target.constraints, *part.prune) if rule is not without)
     axes = dict(zip((p.name for p in target.parameters), part.values, strict=True))
     configurations: list[Any] = [()]
     for step in _steps(target, rules):
