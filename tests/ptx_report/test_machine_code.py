@@ -23,7 +23,7 @@ LISTING = DATA / "nvdisasm13.1_unwritten.txt"
 KEY = "flash_decode.sm80.bf16-d64-c128-w8-s3"
 COUNT = 2
 CONDITION = "UISETP.NE.AND UP0, UPT, URZ, URZ, UPT"
-FIRST = "UR0 UR1 UR2: LDGSTS.E.BYPASS.128 [R0+UR0], desc[UR1][R10.64], !P0 at 0x05c0"
+FIRST = "UR0 UR1: LDGSTS.E.BYPASS.128 [R0+UR0], desc[UR1][R10.64], !P0 at 0x05c0"
 
 
 def run(*arguments):
@@ -89,7 +89,7 @@ def test_each_instruction_that_writes_one(write):
     ("read", "registers"),
     [
         ("@!P1 LDG.E R4, desc[UR14][R4.64]", "UR14 UR15"),
-        ("LDGSTS.E.BYPASS.128 [R99+UR0+0x8000], desc[UR1][R84.64], !P0", "UR0 UR1 UR2"),
+        ("LDGSTS.E.BYPASS.128 [R99+UR0+0x8000], desc[UR1][R84.64], !P0", "UR0 UR1"),
         ("HGMMA.64x128x16.F32.BF16 R24, gdesc[UR8], R24, !UPT", "UR8 UR9 UR10 UR11"),
         ("HGMMA.64x8x16.F32 R24, R4, gdesc[UR8], R24, gsb0", "UR10 UR11"),
         ("UISETP.NE.AND UP0, UPT, UR7, URZ, UPT", "UR7"),

@@ -228,5 +228,7 @@ def _address(name: str, modifiers: list[str], part: str, index: int, parts: list
             found &= ~registers(kind, first)  # then only the second half is the right operand's
             found |= registers(kind, first + 2, 2) if left else registers(kind, first, 4)
         elif which != "i":
-            found |= registers(kind, first, 2)
+            # Beside a uniform part of the other address there is room for its upper half.
+            is_half = name == "LDGSTS" and f"UR{first - 1}" in re.split(r"[+\]]", parts[0])
+            found |= registers(kind, first, 1 if is_half else 2)
     return found
