@@ -25,6 +25,17 @@ def nearest(x: Tensor, table: Tensor) -> Tensor:
     return torch.bucketize(x, (table[:-1] + table[1:]) / 2)
 
 
+def numbers_of(codes: Tensor, quant_type: str) -> Tensor:
+    """Returns the numbers of codes, two a byte, in fp64."""
+    table = torch.tensor(TABLES[quant_type], device=codes.device, dtype=torch.float64)
+    return table[torch.stack([codes >> 4, codes & 15], -1).flatten().long()]
+
+
+def scaled(x: Tensor, absmax: Tensor, blocksize: int) -> Tensor:
+    """Returns x [N] by its blocks' absmax, in fp64."""
+    return (blocks(x.double(), blocksize) / absmax[:, None].double()).flatten()[: len(x)]
+
+
 def dynamic_table(device: torch.device) -> Tensor:
     """Returns 256 ascending numbers from -1 to 1, closer to each other near 0."""
     half = 10.0 ** torch.linspace(-6, 0, 127, device=device)

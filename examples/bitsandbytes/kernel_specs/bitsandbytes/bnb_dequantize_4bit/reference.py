@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ..rules import TABLES, blocks
+from ..rules import blocks, numbers_of
 
 
 def dequantize_4bit(
     codes: Tensor, absmax: Tensor, quant_type: str, n: int, blocksize: int
 ) -> Tensor:
     """Returns the n numbers of codes, two a byte, in fp64."""
-    places = torch.stack([codes >> 4, codes & 15], -1).flatten()[:n].long()
-    table = torch.tensor(TABLES[quant_type], device=codes.device, dtype=torch.float64)
-    return (blocks(table[places], blocksize) * absmax[:, None].double()).flatten()[:n]
+    rows = blocks(numbers_of(codes, quant_type)[:n], blocksize)
+    return (rows * absmax[:, None].double()).flatten()[:n]

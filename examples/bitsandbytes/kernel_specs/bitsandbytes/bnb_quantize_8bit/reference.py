@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..rules import blocks, dynamic_table, nearest
+from ..rules import blocks, dynamic_table, nearest, scaled
 
 
 def tuning_inputs(
@@ -20,7 +20,6 @@ def tuning_inputs(
 
 def quantize_8bit(x: Tensor, code: Tensor, blocksize: int) -> tuple[Tensor, Tensor]:
     """Returns the places of x [N] in the table, and absmax [B]."""
-    rows = blocks(x.float(), blocksize)
-    absmax = rows.abs().amax(1)
-    places = nearest(rows / absmax[:, None], code.float())
-    return places.flatten()[: len(x)].to(torch.uint8), absmax
+    absmax = blocks(x.float(), blocksize).abs().amax(1)
+    places = nearest(scaled(x, absmax, blocksize), code)
+    return places.to(torch.uint8), absmax

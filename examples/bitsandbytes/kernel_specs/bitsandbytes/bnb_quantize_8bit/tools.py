@@ -6,7 +6,7 @@ import torch
 from kernelmint.tools.comparison import Difference, Tolerance, compare
 from kernelmint.tools.problem import Problem
 
-from ..rules import blocks
+from ..rules import scaled
 
 __all__ = ["CASES", "differences"]
 
@@ -22,11 +22,10 @@ def differences(problem: Problem, out: tuple[torch.Tensor, ...]) -> list[Differe
     """Returns how much farther the chosen numbers of the table are than the nearest ones."""
     codes, absmax = out
     nearest, of_block = problem.expected
-    x, table = problem.tensors["x"].double(), problem.tensors["code"].double()
-    rows = blocks(x, problem.scalars["blocksize"])
-    values = (rows / of_block[:, None].double()).flatten()[: len(x)]
+    x, table = problem.tensors["x"], problem.tensors["code"].double()
+    values = scaled(x, of_block, problem.scalars["blocksize"])
     far, least = ((table[places.long()] - values).abs() for places in (codes, nearest))
-    allowed = Tolerance(0.0, STEP if x.device.type == "cpu" else 1e-6)
+    allowed = Tolerance(0.0, STEP if x.device.type == "cpu" else 2e-6)
     return [
         compare(far, least, name="codes", tolerance=allowed),
         compare(absmax, of_block, name="absmax", tolerance=Tolerance(0.0, 0.0)),
