@@ -45,7 +45,8 @@ PAGES = {
     "How kernels work": "docs/sm80 docs/sm90a docs/backward docs/decoding docs/block_sparse",
     "What was measured": "docs/performance docs/tested",
     "Examples": "examples/flash_attn/README examples/causal_conv1d/README"
-    " examples/torch_scatter/README examples/bitsandbytes/README examples/cutlass_gemm/README",
+    " examples/torch_scatter/README examples/bitsandbytes/README examples/apex/README"
+    " examples/cutlass_gemm/README",
     "The project": "docs/architecture CONTRIBUTING docs/security CHANGELOG",
 }
 

@@ -146,9 +146,12 @@ class Problem:
         return self.by(magnitude) if magnitude else [*map(_largest, self.expected)]
 
     def prepare(self) -> None:
-        """Computes the expected results, unless the family has a rule of its own."""
+        """Computes the expected results before a kernel changes an input, which those of a family
+        with a rule of its own may need."""
         if not hook(self.family.name, "differences"):
             _ = self.expected, self._magnitudes
+        elif self.changed:
+            _ = self.expected
 
     def check(self, kernel: Callable[..., Any]) -> list[Difference]:
         """Calls a kernel once; returns the difference of each result from the expected one. The

@@ -1,0 +1,9 @@
+"""The calls that apex_adam_capturable's kernels are checked with."""
+
+from __future__ import annotations
+
+from ..made import cases, differences
+
+__all__ = ["CASES", "differences"]
+
+CASES = cases()

@@ -1,0 +1,38 @@
+"""The oracle of apex_adam_master."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..apex_adam_capturable.reference import adam_capturable, numbers
+from ..made import lists
+
+
+def adam_master(
+    g: Sequence[Tensor],
+    p: Sequence[Tensor],
+    m: Sequence[Tensor],
+    v: Sequence[Tensor],
+    p_master: Sequence[Tensor],
+    inv_scale: Tensor,
+    noop: Tensor,
+    **options: Any,
+) -> tuple[Tensor, ...]:
+    """Returns g, p, m, v and p_master after a step on master weights."""
+    if int(noop) == 1:
+        return tuple(tensor.double() for tensor in (*g, *p, *m, *v, *p_master))
+    results = adam_capturable(g, p_master, m, v, inv_scale, noop, **options)
+    count = len(g)
+    return (*results, *results[count : 2 * count])
+
+
+def tuning_inputs(
+    sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
+) -> dict[str, Any]:
+    """Returns the tensors of a call."""
+    tensors = lists(["g", "p", "m", "v", "p_master"], sizes, parameters, generator)
+    return tensors | numbers(generator.device)
