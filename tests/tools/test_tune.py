@@ -71,6 +71,7 @@ cost: {estimate: work, within: 32}
     "reference.py": "def tuned_rows(x):\n    return 2 * x.double() + 1\n",
     "cpu.h": """\
 #pragma once
+#include <unistd.h>
 #include <csignal>
 #include "launch.h"
 #include "tensor_view.h"
@@ -82,7 +83,7 @@ LaunchResult launch(const void* pointer, const LaunchContext&) {
   using Mode = typename Config::mode_type;
   static_assert(Config::mode != Mode::broken, "there is no such mode");
   if constexpr (Config::mode == Mode::crash) std::raise(SIGSEGV);
-  while (Config::mode == Mode::hang) asm volatile("");
+  while (Config::mode == Mode::hang) pause();
   const float one = Config::mode == Mode::wrong ? 1.5f : 1.0f;
   for (int repeat = 0; repeat < Config::work; ++repeat) {
     for (std::int64_t i = 0; i < args.M; ++i) {
