@@ -173,7 +173,7 @@ def test_the_right_block_and_tensor_are_named(debug, options) -> None:
     The blocks before it are right.
     """
     call, target = debug
-    done = call(target.key.replace("-trace", "-fault-trace"), 6, *options)
+    done = call(target.key.replace("-trace", "-fault-trace"), 3, *options)
     assert done.returncode == 1, done.stdout
     last = done.stdout.splitlines()[-1]
     assert "the kernel diverges from its simulation first at head" in last
@@ -185,6 +185,6 @@ def test_the_right_block_and_tensor_are_named(debug, options) -> None:
 
 def test_its_sibling_without_the_fault_is_right(debug) -> None:
     call, target = debug
-    done = call(target.key, 6)
+    done = call(target.key, 3)
     assert done.returncode == 0, done.stdout
     assert "the kernel does as its simulation" in done.stdout
