@@ -1,4 +1,4 @@
-"""What each rule of a target leaves out of the products that its sets write."""
+"""The combinations that each rule of a target leaves out of the products that its sets write."""
 
 from __future__ import annotations
 
