@@ -295,7 +295,7 @@ EDITS = [
         "family.yaml",
         "x: {tensor:",
         "x: {tenser:",
-        "family.yaml:4:6: an argument is one of tensor:, output:, scalar:",
+        "family.yaml:4:6: an argument is one of tensor:, tensors:, output:, scalar:",
     ),
     (
         "a workspace over what is unknown",
