@@ -5,7 +5,6 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
-#include <unordered_map>
 
 #include "cuda_launch.cuh"
 #include "mutex.h"
@@ -34,18 +33,29 @@ class LaunchCounters {
     if (const cudaError_t status = cudaStreamGetId(stream, &id); status != cudaSuccess)
       return status;
     const Lock lock(mutex_);
-    const auto [place, is_new] = by_stream_.try_emplace(id, -1);
-    if (is_new) place->second = next();
-    index = place->second;
+    Owner*& first = by_stream_[id % kLists];
+    const Owner* owner = first;
+    while (owner != nullptr && owner->stream != id) owner = owner->next;
+    if (owner == nullptr) owner = first = new Owner{id, next(), first};
+    index = owner->index;
     return cudaSuccess;
   }
 
  private:
+  struct Owner {
+    unsigned long long stream;
+    int index;
+    Owner* next;
+  };
+  static constexpr std::size_t kLists = 256;
+
   int next() { return used_ < count_ ? static_cast<int>(used_++) : -1; }
 
   const std::size_t count_;
   Mutex mutex_;
-  std::unordered_map<unsigned long long, int> by_stream_;
+  // Lists, since every file of kernels that includes <unordered_map> takes half a second longer to
+  // compile. They stay: a launch may come as late as the process ends.
+  Owner* by_stream_[kLists] = {};
   std::size_t used_ = 0;
 };
 

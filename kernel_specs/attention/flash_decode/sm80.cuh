@@ -10,7 +10,6 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "attention/flash_decode/sm80_scheduler.cuh"
@@ -731,8 +730,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const std::int64_t group = args.H / args.Hk, rows_of_head = args.Sq * group;
   const std::int64_t heads = args.Hk * ceil_div(rows_of_head, kBlockRows),
                      all_heads = args.B * heads;
-  const std::int64_t steps = std::max<std::int64_t>(
-      ceil_div(Config::paged ? args.pages * args.P : args.P, std::int64_t{Config::B_c}), 1);
+  const std::int64_t steps =
+      larger(ceil_div(Config::paged ? args.pages * args.P : args.P, std::int64_t{Config::B_c}), 1);
   if (all_heads * kMostUnits > kMostListed)
     return {.error = "the list of what there is to do would be too long: split the batch",
             .argument = "B",
@@ -753,8 +752,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const std::int64_t little = (all_heads > context.facts.sm_count ? 256 : 160) << 20;
   const bool evicts_first = !Config::paged && rows_of_head <= kBlockRows && bytes <= little;
   const std::int64_t thread_blocks =
-      std::min({all_heads * steps, context.facts.sm_count * Config::resident_blocks,
-                std::int64_t{kMostThreadBlocks}});
+      smaller(smaller(all_heads * steps, context.facts.sm_count * Config::resident_blocks),
+              kMostThreadBlocks);
   Problem<typename Config::Args> problem{
       .alike = {},
       .key_width = static_cast<int>(args.D),
@@ -768,7 +767,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
       .group_reciprocal = ceil_div(std::uint64_t{1} << 32, static_cast<std::uint64_t>(group)),
       .args = args,
       .unit = static_cast<int>(ceil_div(all_heads * steps, std::int64_t{kMostAlike - 1})),
-      .few_shares = whole_heads(std::min(thread_blocks, context.facts.sm_count)),
+      .few_shares = whole_heads(smaller(thread_blocks, context.facts.sm_count)),
       .many_shares = whole_heads(thread_blocks),
       .window_left = reach(args.window_left),
       .window_right = reach(args.window_right),
@@ -791,10 +790,9 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
       return launch_cuda<kInClusters>(how, context, problem);
   }
   // The greatest possible number of parts: by units, or by thread blocks, two of each.
-  const std::int64_t parts = args.batch_invariant
-                                 ? all_heads * std::min<std::int64_t>(steps, kMostUnits)
-                                 : 2 * thread_blocks;
-  const std::int64_t rows = parts * std::min(problem.rows, kBlockRows);
+  const std::int64_t parts =
+      args.batch_invariant ? all_heads * smaller(steps, kMostUnits) : 2 * thread_blocks;
+  const std::int64_t rows = parts * smaller(problem.rows, kBlockRows);
   const Allocation kept =
       context.allocate(rows * (Config::d_head * sizeof(float) + sizeof(float2)));
   if (kept.error != nullptr) return {kept.error};

@@ -3,7 +3,6 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
 #include "attention/flash_forward/sm90a_parts.cuh"
@@ -40,18 +39,18 @@ int section_heads(const Problem<typename Config::Args>& problem, std::int64_t mu
   constexpr std::int64_t kTilesOfABlock = 4, kMostTilesOfABlock = 8;
   const auto& args = problem.args;
   const std::int64_t heads = problem.heads * args.B;
-  const std::int64_t kv_head_bytes = 2 * std::max<std::int64_t>(args.Sk, 1) * args.D *
-                                     static_cast<std::int64_t>(sizeof(typename Config::dtype));
+  const std::int64_t kv_head_bytes =
+      2 * larger(args.Sk, 1) * args.D * static_cast<std::int64_t>(sizeof(typename Config::dtype));
   const auto heads_of = [&](std::int64_t bytes) {
-    return std::max<std::int64_t>(bytes / kv_head_bytes, 1) * problem.heads_of_a_group;
+    return larger(bytes / kv_head_bytes, 1) * problem.heads_of_a_group;
   };
   const std::int64_t busy = ceil_div(multiprocessors, std::int64_t{problem.row_blocks});
   const std::int64_t least =
-      std::max({ceil_div(heads, std::int64_t{Config::sections}), busy, heads_of(kLeastBytes)});
+      larger(larger(ceil_div(heads, std::int64_t{Config::sections}), busy), heads_of(kLeastBytes));
   const std::int64_t cached = heads_of(kCacheBytes);
   const std::int64_t most =
       cached >= multiprocessors / kMostTilesOfABlock ? cached : multiprocessors / kTilesOfABlock;
-  const std::int64_t sections = ceil_div(heads, std::min({least, most, heads}));
+  const std::int64_t sections = ceil_div(heads, smaller(smaller(least, most), heads));
   return static_cast<int>(ceil_div(heads, sections));  // sections of one size
 }
 
@@ -65,11 +64,10 @@ KeySplit split_keys(const Problem<typename Config::Args>& problem, std::int64_t 
       std::int64_t{4} * 128 * 128 * 128, std::int64_t{Config::B_r} * Config::B_c * Config::d_head);
   constexpr std::int64_t kLeastShare = 2, kMostParts = 32;
   const std::int64_t tiles = std::int64_t{problem.row_blocks} * problem.heads * problem.args.B;
-  const std::int64_t blocks =
-      ceil_div(std::max<std::int64_t>(problem.args.Sk, 1), std::int64_t{Config::B_c});
+  const std::int64_t blocks = ceil_div(larger(problem.args.Sk, 1), std::int64_t{Config::B_c});
   const std::int64_t rest = tiles % multiprocessors;
-  const std::int64_t share = std::max(
-      {ceil_div(rest * blocks, multiprocessors), ceil_div(blocks, kMostParts), kLeastShare});
+  const std::int64_t share = larger(
+      larger(ceil_div(rest * blocks, multiprocessors), ceil_div(blocks, kMostParts)), kLeastShare);
   KeySplit split{.whole_tiles = static_cast<int>(tiles)};
   const bool are_alike = !Config::causal || problem.row_blocks == 1;
   // A trace is of whole tiles.
@@ -125,12 +123,12 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   problem.section_heads = section_heads<Config>(problem, multiprocessors);
   problem.split = split_keys<Config>(problem, multiprocessors);
   const KeySplit& split = problem.split;
-  std::int64_t thread_blocks = std::min<std::int64_t>(split.whole_tiles, multiprocessors);
+  std::int64_t thread_blocks = smaller(split.whole_tiles, multiprocessors);
   Allocation parts;
   if (split.tiles > 0) {
     const std::int64_t sharing =
         ceil_div(std::int64_t{split.tiles} * split.blocks, std::int64_t{split.share});
-    thread_blocks = std::max(thread_blocks, sharing);
+    thread_blocks = larger(thread_blocks, sharing);
     parts = context.allocate(2 * sharing * Parts<Config>::kFloat4s * sizeof(float4));
     if (parts.error != nullptr) return {parts.error};
     problem.split.parts = static_cast<float4*>(parts.data);

@@ -1,7 +1,6 @@
 // The 64 rows of a warpgroup's slab.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "attributes.h"
@@ -35,7 +34,7 @@ struct PackedRows {
 inline int heads_to_pack(std::int64_t seq_len_q, std::int64_t group, int slabs) {
   int best = 1;
   std::int64_t fewest = 0;
-  for (int heads = 1; heads <= std::min<std::int64_t>(group, PackedRows::kSlabRows); ++heads) {
+  for (int heads = 1; heads <= smaller(group, PackedRows::kSlabRows); ++heads) {
     if (group % heads != 0) continue;
     const std::int64_t queries = std::int64_t{slabs} * PackedRows(heads).queries;
     const std::int64_t tiles = ceil_div(seq_len_q, queries) * (group / heads);
