@@ -14,6 +14,9 @@ WHERE = (
     " and not trace"
 )
 
+# pip's: the extension as fast as the compiler can. Kernels have flags of their own.
+FAST = ("-C", "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0")
+
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
     kept = {k: v for k, v in os.environ.items() if k not in {"CMAKE_ARGS", "PYTHONPATH"}}
@@ -34,6 +37,7 @@ def settings(folder: Path) -> list[str]:
     return [
         *("-C", f"build-dir={folder / 'build'}", "-C", "cmake.define.KERNELMINT_CUDA=OFF"),
         *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={folder / 'generated'}"),
+        *FAST,
     ]
 
 

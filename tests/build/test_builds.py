@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from codegen.build import jobs
+from tests.build.few_kernels import FAST
 from tests.tools import forward_alone
 
 pytestmark = pytest.mark.build
@@ -93,7 +94,7 @@ def wheel(
     done = run(
         *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--verbose"),
         *([] if isolated else ["--no-build-isolation"]),
-        *("--wheel-dir", tmp_path / "dist", "-C", f"build-dir={tmp_path / 'build'}"),
+        *("--wheel-dir", tmp_path / "dist", "-C", f"build-dir={tmp_path / 'build'}", *FAST),
         *(part for setting in settings for part in ("-C", setting)),
         cwd=checkout,
         **environment,
@@ -330,7 +331,7 @@ def test_an_editable_install_rebuilds_what_changed(tmp_path: Path) -> None:
     (site / "parent.pth").write_text(f"{parent}\n")
     done = run(
         *(python, "-m", "pip", "install", "--no-build-isolation", "--no-deps", "-e", "."),
-        *("-C", "editable.rebuild=true", "-C", f"build-dir={tmp_path / 'build'}"),
+        *("-C", "editable.rebuild=true", "-C", f"build-dir={tmp_path / 'build'}", *FAST),
         *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={out}"),
         *("-C", "cmake.define.KERNELMINT_CUDA=OFF"),
         PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -388,7 +389,7 @@ def test_an_install_mends_what_a_killed_one_left(tmp_path: Path) -> None:
     (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
     command: list[str | Path] = [
         *(tmp_path / "venv" / "bin" / "python", "-m", "pip", "install", ".", "--no-deps"),
-        *("-C", f"build-dir={build}", "-C", f"cmake.define.KERNELMINT_GENERATED_DIR={out}"),
+        *("-C", f"build-dir={build}", "-C", f"cmake.define.KERNELMINT_GENERATED_DIR={out}", *FAST),
         *(() if where == FEW else ("-C", "cmake.define.KERNELMINT_CUDA=OFF")),
     ]
     (tmp_path / "tmp").mkdir()
