@@ -12,6 +12,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
 START  := $(shell date +%s)
+LINT    = $(MAKE) lint# not in a recipe, all of whose line make -n would run
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:
@@ -66,11 +67,14 @@ lint: $(TOOLS)
 	$(BIN)/python -m kernelmint check
 
 # Every instruction set: the tests check each that the processor runs. And what ptxas makes of each
-# kernel for each architecture is compared with what it was.
+# kernel for each architecture is compared with what it was. Tests wait now and then, so the linters
+# run beside them.
 test: export KERNELMINT_ISAS ?= all
 test: export KERNELMINT_WITHOUT_GPU ?= all
-test: build lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+test: build
+	$(LINT) > build/lint.log 2>&1 & lint=$$!; passed=true; \
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS) || passed=false; \
+	wait $$lint || passed=false; cat build/lint.log; $$passed
 	$(BIN)/ptx-report --installed --check --sass
 
 fuzz: build
