@@ -153,7 +153,8 @@ def explain(
     target: str | None = None,
     tuned: bool = True,
 ) -> Explanation:
-    """Returns what `choose` considers for these arguments, and why it takes what it takes."""
+    """Returns the rows and kernels that `choose` considers for these arguments, with the reasons
+    why each is taken or not."""
     listing.check_target(target)
     of_family = rows.of(family)
     indexed = devices.indexed(device)

@@ -363,8 +363,8 @@ def _buildable(
     defaults: Mapping[tuple[str, str], Mapping[str, Any]],
     build: bool | None,
 ) -> tuple[list[str], str]:
-    """Returns the keys of kernels with the `parameters` that are to be built now, and what to do
-    if there are none. Targets come with the defaults of parameters that are left out."""
+    """Returns the keys of kernels with the `parameters` that can be built now, and advice if there
+    are none. `defaults` has the parameters that are left out, for each family and target."""
     from runtime.ondemand import kernels as on_demand
 
     keys: list[str] = []

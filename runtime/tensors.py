@@ -107,7 +107,7 @@ def is_jit_tracing() -> bool:
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Returns whether a call computes at once: nothing records it, or transforms it."""
+    """Returns whether a call computes at once: nothing records or transforms it."""
     if _is_dynamo_compiling() or _is_jit_tracing() or torch._C._len_torch_dispatch_stack() > 0:
         return False
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):

@@ -31,7 +31,7 @@ class Padded(NamedTuple):
             rank = 3 if name == "g_cmp" else 4
             if tensor.dim() != rank:
                 expected = "[B, T, H]" if rank == 3 else "[B, T, H, head size]"
-                raise ValueError(f"{name} has shape {list(tensor.shape)}: expected {expected}")
+                raise ValueError(f"{name}: got shape {list(tensor.shape)}, expected {expected}")
             if tensor.dtype not in dtypes:
                 allowed = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
                 actual = str(tensor.dtype).removeprefix("torch.")
@@ -100,7 +100,7 @@ class Jagged(NamedTuple):
             if tensor.dim() != 2 or tensor.shape != (q.shape[0], width):
                 rows = q.shape[0] if q.dim() else "sum N"
                 raise ValueError(
-                    f"{name} has shape {list(tensor.shape)}: expected [{rows}, {width}], "
+                    f"{name}: got shape {list(tensor.shape)}, expected [{rows}, {width}], "
                     f"{self.num_heads} heads of {size}"
                 )
             if tensor.dtype not in (torch.float32, torch.float64) or tensor.dtype != q.dtype:
@@ -111,7 +111,7 @@ class Jagged(NamedTuple):
                 raise ValueError(f"{name} is on {tensor.device}, q on {q.device}: all must agree")
         if x_offsets.dim() != 1 or x_offsets.shape[0] < 2:
             raise ValueError(
-                f"x_offsets has shape {list(x_offsets.shape)}: expected [B + 1], B >= 1"
+                f"x_offsets: got shape {list(x_offsets.shape)}, expected [B + 1], B >= 1"
             )
         if x_offsets.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"x_offsets is {x_offsets.dtype}: expected int32 or int64")

@@ -160,7 +160,7 @@ def test_a_wheel_of_many_small_files_is_read_by_several_processes(tmp_path):
     content = bytearray(path.read_bytes())
     content[content.rindex(b"07.so", 0, -2000) + 1000] ^= 1
     path.write_bytes(content)
-    with pytest.raises(ReportError, match=r"k\.whl: 07\.so: not whole in its wheel: Bad CRC"):
+    with pytest.raises(ReportError, match=r"k\.whl: 07\.so: damaged in its wheel: Bad CRC"):
         reader.read(path)
 
 

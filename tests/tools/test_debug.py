@@ -321,7 +321,7 @@ def test_a_twin_compiles_without_a_gpu() -> None:
         (("(FP16, 1): x", 1), "'(FP16, 1): x' is not a valid key"),
         ((KEY, 2, "--query-block", 2), "--query-block 2: there are 2, from 0"),
         ((KEY, 2, "--heads", 3, "--kv-heads", 2), "--kv-heads 2 does not divide"),
-        (("9999", 1), "there are kernels 0 to"),
+        (("9999", 1), "KERNEL: got 9999, expected 0 to"),
     ],
 )
 def test_bad_input_is_answered_in_words(arguments, said, tmp_path) -> None:

@@ -16,8 +16,8 @@ from .twin import family_of
 
 
 def _key_of(number: int) -> str:
-    """Returns the key of that number among the kernels that KERNELS selects of the families which
-    can be debugged."""
+    """Returns the key of a kernel by its number, among the kernels that KERNELS selects of the
+    families that can be debugged."""
     keys, errors = [], []
     for family in offering("debug"):
         try:
@@ -27,7 +27,7 @@ def _key_of(number: int) -> str:
     if not keys:
         raise ValueError("; ".join(errors) or "no family can be debugged")
     if number >= len(keys):
-        raise ValueError(f"there are kernels 0 to {len(keys) - 1}, not {number}")
+        raise ValueError(f"KERNEL: got {number}, expected 0 to {len(keys) - 1}")
     return keys[number]
 
 

@@ -232,7 +232,7 @@ def _print_reading(report: Report) -> None:
 
 
 def _nothing(report: Report, installed: bool) -> int:
-    """Says that there is no kernel; the exit status."""
+    """Says that there is no kernel; returns the exit status."""
     if installed:
         click.echo("the installed packs have no CUDA kernels: there is nothing to report")
         return 0

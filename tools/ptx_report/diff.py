@@ -213,8 +213,8 @@ def _comparable(old: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def told_apart(row: Row, kernels: Sequence[Row]) -> str | None:
-    """Returns what tells a kernel of a configuration from the others: the name, and of a template
-    those of its arguments that differ. None if there are no others, and for foreign kernels."""
+    """Returns a name that tells a kernel from the others of its configuration, with those arguments
+    of its template that differ. None if there are no others, and for foreign kernels."""
     if row.key is None or len(kernels) < 2:
         return None
     same = [other.arguments for other in kernels if other.kernel == row.kernel]

@@ -91,7 +91,7 @@ class Attention(Problem):
 
 @dataclass(frozen=True)
 class Gradients(Attention):
-    """The gradients of q, k and v, given that of the output, the output and its log-sum-exps."""
+    """The gradients of q, k and v, given the output, its gradient and its log-sum-exps."""
 
     products: ClassVar[int] = 5
 

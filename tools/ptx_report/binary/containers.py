@@ -95,7 +95,7 @@ def unpacked(file: File) -> bytes:
     except OSError:
         raise
     except Exception as error:  # each way of compressing has its own
-        raise BinaryError(f"{file.source}: not whole in its wheel: {error}") from None
+        raise BinaryError(f"{file.source}: damaged in its wheel: {error}") from None
 
 
 @lru_cache(1)
