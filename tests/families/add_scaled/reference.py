@@ -21,9 +21,9 @@ def add_scaled(
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, list[Tensor]]:
-    """Returns lists of L tensors of growing sizes."""
+    """Returns lists of L tensors of several sizes."""
     dtype = torch.bfloat16 if parameters["dtype"] == "bf16" else torch.float32
-    shapes = [(i, 1 + 7 * i) for i in range(sizes["L"])]
+    shapes = [(i % 3, 1 + 7 * (i % 5)) for i in range(sizes["L"])]
     return {
         name: [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
         for name in ("y", "x")
