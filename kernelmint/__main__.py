@@ -42,6 +42,11 @@ _SECTIONS = {
             "Shows registers and spills, of a log or as installed.",
             calls=False,
         ),
+        "build-profile": _tool(
+            "build_profile.__main__",
+            "Ranks headers, templates and functions by the seconds of a build.",
+            calls=False,
+        ),
         "demo": _tool("demo", "Calls every kernel that can run here, and checks it."),
         "hf-folder": _Source(
             "kernelmint.integrations.hf_folder", "Writes a folder that stands for FlashAttention."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from codegen.core.packs import Pack
 from runtime import listing, manifest, packs, pytorch
@@ -93,6 +94,7 @@ def build(
     set_name: str = "default",
     keys: Sequence[str] | None = None,
     architectures: Sequence[str] | None = None,
+    traces: str | os.PathLike[str] | None = None,
 ) -> list[KernelInfo]:
     """Builds kernels of a folder of specs into the cache, as many at a time as the machine bears.
 
@@ -105,6 +107,8 @@ def build(
         keys: the keys of other kernels instead, in a set or not.
         architectures: the architectures of CUDA kernels: "80", "90". Without them, those of the
             GPUs that are here; targets that no GPU runs are left out.
+        traces: an existing folder for the compilers' time traces, which `kernelmint build-profile`
+            ranks. All kernels are then compiled, in the cache or not.
 
     Returns:
         the kernels.
@@ -120,6 +124,7 @@ def build(
         keys = on_demand.keys(names, set_name, where)
         if architectures is None:
             keys = on_demand.runnable(keys)
-    for key, single in on_demand.build(keys, architectures).items():
+    folder = None if traces is None else Path(traces)
+    for key, single in on_demand.build(keys, architectures, traces=folder).items():
         listing.add_single(key, single)
     return [info for info in infos(map(manifest.family, names)) if info.key in keys]

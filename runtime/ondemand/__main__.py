@@ -48,6 +48,11 @@ def main() -> None:
     "--cache", "folder", type=click.Path(path_type=Path), metavar="DIR",
     help="The cache, to be shipped or shared. Default: KERNELMINT_CACHE_DIR.",
 )  # fmt: skip
+@click.option(
+    "--profile", "traces", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Compile all of them, and put the compilers' time traces into DIR, for `kernelmint "
+    "build-profile DIR`.",
+)  # fmt: skip
 def build(
     specs: str,
     where: str | None,
@@ -55,6 +60,7 @@ def build(
     keys: tuple[str, ...],
     architectures: tuple[tuple[str, ...], ...],
     folder: Path | None,
+    traces: Path | None,
 ) -> None:
     """Builds kernels of SPECS, a folder of specs or the name of a family, into the cache.
 
@@ -63,6 +69,7 @@ def build(
       kernelmint build my_kernels/kernel_specs --where \"target == 'cpu'\"
       kernelmint build flash_forward --key flash_forward.cpu.f32-d64-r64-c128
       kernelmint build kernel_specs --architecture 90a --cache shipped
+      kernelmint build flash_decode --where "d_head == 128" --architecture 90 --profile traces
     """
     if folder is not None:
         os.environ["KERNELMINT_CACHE_DIR"] = str(folder)
@@ -71,6 +78,11 @@ def build(
             "no folder kernel_specs here: `kernelmint new FAMILY` starts one, or name another "
             "folder of specs, or an installed family"
         )
+    if traces is not None:
+        try:
+            traces.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.UsageError(f"--profile {traces}: {error.strerror}") from None
     begin = time.monotonic()
     try:
         built = loading.build(
@@ -79,6 +91,7 @@ def build(
             set_name=set_name,
             keys=keys or None,
             architectures=[*itertools.chain(*architectures)] or None,
+            traces=traces,
         )
     except InvalidArgument as error:
         raise click.UsageError(str(error)) from None

@@ -113,15 +113,20 @@ def find(cache: Cache, request: Request) -> Entry | None:
 
 
 def build(
-    cache: Cache, requests: Sequence[Request], failed: dict[str, BuildError] | None = None
+    cache: Cache,
+    requests: Sequence[Request],
+    failed: dict[str, BuildError] | None = None,
+    traces: Path | None = None,
 ) -> dict[str, Entry]:
     """Returns the packs of the requests, by key; those that the cache lacks are compiled.
 
+    With a folder for the compilers' time traces, all are compiled, and leave the traces there.
     Errors of kernels that do not compile are put into `failed`, by key; without it, raises the
     first BuildError. Raises KernelNotFound for an invalid key.
     """
     what = requests[0].key if len(requests) == 1 else f"{len(requests)} kernels"
-    entries = {r.key: entry for r in requests if (entry := find(cache, r)) is not None}
+    of_cache = requests if traces is None else ()
+    entries = {r.key: entry for r in of_cache if (entry := find(cache, r)) is not None}
     missing = [request for request in requests if request.key not in entries]
     if not missing:
         return entries
@@ -131,10 +136,11 @@ def build(
         Progress(f"building {what}") as progress,
         cache.locked((request.id for request in missing), what, progress.wait_for),
     ):
-        entries |= {r.key: entry for r in missing if (entry := find(cache, r)) is not None}
+        of_cache = missing if traces is None else ()
+        entries |= {r.key: entry for r in of_cache if (entry := find(cache, r)) is not None}
         missing = [request for request in missing if request.key not in entries]
         if missing:
-            entries |= _compile_all(cache, missing, progress, failed)
+            entries |= _compile_all(cache, missing, progress, failed, traces)
     return entries
 
 
@@ -143,6 +149,7 @@ def _compile_all(
     requests: Sequence[Request],
     progress: Progress,
     failed: dict[str, BuildError] | None,
+    traces: Path | None,
 ) -> dict[str, Entry]:
     from runtime.ondemand.emit import Spec  # codegen's libraries, which take a while to import
 
@@ -164,7 +171,7 @@ def _compile_all(
                 if request.source not in specs:
                     specs[request.source] = Spec(request.source)
                 generated = specs[request.source].kernel(request.key)
-                job = _Job(cache, request, generated, processes)
+                job = _Job(cache, request, generated, processes, traces)
                 pending[kernels.submit(job.run)] = request.key
             for future in _completed(pending, let_interrupt):
                 try:
@@ -292,12 +299,14 @@ class _Job:
         request: Request,
         generated: Generated,
         processes: _Processes,
+        traces: Path | None,
     ) -> None:
         self.cache = cache
         self.request = request
         self.recipe = request.recipe
         self.generated = generated
         self.processes = processes
+        self.traces = traces
         self.commands = Commands(generated.family, request.source, request.recipe)
 
     def run(self) -> tuple[str, Entry]:
@@ -367,13 +376,19 @@ class _Job:
         script = f'cd "$(dirname "$0")"\nset -e\n{self.commands.script()}\n'
         file.write_text(script, errors="surrogateescape")
         start = file.stat().st_ctime_ns
-        futures = [self.processes.submit(self._process, unit.command) for unit in units]
+        options = [() if self.traces is None else self.commands.trace(unit) for unit in units]
+        commands = [(*unit.command, *more) for unit, more in zip(units, options, strict=True)]
+        futures = [self.processes.submit(self._process, command) for command in commands]
         done = [future.result() for future in futures]
         for code, output in (*done[1:], done[0]):  # first errors of files that people write
             if code:
                 raise _CompilerError(output)
         for unit in units:
             self._check_made(unit)
+        if self.traces is not None:
+            for unit, option in zip(units, options, strict=True):
+                if option:
+                    self._keep_trace(unit, self.traces / f"{self.request.key}.{unit.name}.json")
         return start, [output for _, output in done]
 
     def _check_made(self, unit: Unit) -> None:
@@ -391,6 +406,14 @@ class _Job:
                 "CXXFLAGS, CUDACXX, CUDAFLAGS or the spec's `flags`) has the compiler do something "
                 "else: leave it out"
             )
+
+    def _keep_trace(self, unit: Unit, file: Path) -> None:
+        try:
+            shutil.copyfile(self.folder / f"{unit.name}.json", file)
+        except OSError as error:
+            raise BuildError(
+                f"{self.request.key}: no time trace as {file}: {error.filename}: {error.strerror}"
+            ) from None
 
     def _process(self, command: Sequence[str]) -> tuple[int, str]:
         return self.processes.run(command, self.folder, self.lock)

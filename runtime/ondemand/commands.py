@@ -14,6 +14,7 @@ from codegen.core.manifest import BuildSettings, Family
 from codegen.sources import build_paths
 from runtime.errors import BuildError
 from runtime.ondemand import compilers
+from runtime.ondemand.answers import ask
 from runtime.ondemand.compilers import Recipe
 from runtime.ondemand.dependencies import libraries, searched
 from runtime.ondemand.specs import Source
@@ -168,6 +169,28 @@ class Commands:
                 command += self._settings(build, flags=self._recipe.toolkit is None)
                 units.append(self._unit(name, command, str(path)))
         return units
+
+    def trace(self, unit: Unit) -> tuple[str, ...]:
+        """Returns the option that has the compiler write a time trace beside the unit's object;
+        nothing if the compiler of a host's part writes none.
+
+        Raises BuildError if the compiler of the kernel writes none.
+        """
+        recipe, toolkit = self._recipe, self._recipe.toolkit
+        nvcc = toolkit.nvcc if toolkit is not None else None
+        if nvcc is not None and unit.command[: len(nvcc.command)] == nvcc.command:
+            if "--fdevice-time-trace" in ask((*nvcc.command, "--help")).output:
+                return ("--fdevice-time-trace", unit.name)
+            raise BuildError(
+                f"nvcc {nvcc.version} writes no time trace: name nvcc 13.0 or later by CUDACXX"
+            )
+        if recipe.compiler.version.startswith("Clang "):
+            return ("-ftime-trace",)
+        if toolkit is not None:
+            return ()
+        raise BuildError(
+            f"{recipe.compiler.version} writes no time trace: name a Clang by CXX, CXX=clang++"
+        )
 
     def link(self) -> tuple[str, ...]:
         """Returns the command that links the objects and fingerprint.cpp."""

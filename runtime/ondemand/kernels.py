@@ -309,14 +309,16 @@ def build(
     keys: Sequence[str],
     architectures: Sequence[str] | None = None,
     failed: dict[str, BuildError] | None = None,
+    traces: Path | None = None,
 ) -> dict[str, Pack]:
-    """Returns the packs of kernels, by key; those that the cache lacks are compiled.
+    """Returns the packs of kernels, by key; those that the cache lacks are compiled. With a folder
+    for the compilers' time traces, all are compiled.
 
     Errors of kernels that do not compile are put into `failed`, by key; without it, raises the
     first BuildError. Raises KernelNotFound or TargetUnavailable.
     """
     requests = [_request(key, architectures) for key in dict.fromkeys(keys)]
-    entries = build_all(cache(), requests, failed)
+    entries = build_all(cache(), requests, failed, traces)
     return {r.key: _open(r, entries[r.key]) for r in requests if r.key in entries}
 
 

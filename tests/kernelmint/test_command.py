@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = main.list_commands(click.Context(main))
 WITHOUT_PYTORCH = (
     "build",
+    "build-profile",
     "cache",
     "info",
     "init",
