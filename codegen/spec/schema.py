@@ -719,6 +719,10 @@ class Wgmma(Written):
         default_factory=list,
         description="N of each product with both in shared memory and A's columns contiguous",
     )
+    transposed_transposed: list[Text] = Field(
+        default_factory=list,
+        description="N of each product with both in shared memory and both's columns contiguous",
+    )
 
 
 class Limits(Written):

@@ -2,6 +2,7 @@
 // to the runtime's threads.
 #include "library.h"
 
+#include <atomic>
 #include <exception>
 
 #include "generated.h"
@@ -20,7 +21,7 @@ void run(std::int64_t count, int num_threads, Range range, void* context) {
   struct Job {
     Range range;
     void* context;
-    bool failed = false;         // set atomically; <atomic> would double the time to compile this
+    std::atomic<bool> failed{false};
     std::exception_ptr error{};  // written by whoever set `failed`
   } job{range, context};
   host->parallel(
@@ -31,13 +32,12 @@ void run(std::int64_t count, int num_threads, Range range, void* context) {
           job.range(job.context, begin, end, worker);
           return true;
         } catch (...) {
-          if (!__atomic_exchange_n(&job.failed, true, __ATOMIC_SEQ_CST))
-            job.error = std::current_exception();
+          if (!job.failed.exchange(true)) job.error = std::current_exception();
           return false;
         }
       },
       &job);
-  if (__atomic_load_n(&job.failed, __ATOMIC_SEQ_CST)) std::rethrow_exception(job.error);
+  if (job.failed.load()) std::rethrow_exception(job.error);
 }
 
 }  // namespace parallel_detail

@@ -67,7 +67,7 @@ def test_each_shape_has_one_wrapper(tmp_path: Path) -> None:
 def test_the_wrappers_compile_to_the_instructions(tmp_path: Path) -> None:
     """Every product that is named is one wgmma of its shape in the compiler's PTX."""
     wrappers = ("shared_shared", "registers_shared", "registers_transposed",
-                "shared_transposed", "transposed_shared")  # fmt: skip
+                "shared_transposed", "transposed_shared", "transposed_transposed")  # fmt: skip
     files = tree(tmp_path, {"dtype": "dtype"} | {wrapper: ["columns"] for wrapper in wrappers})
     (tmp_path / "wgmma.cuh").write_text(files["product/sm90a_wgmma.cuh"])
     (tmp_path / "use.cu").write_text(
@@ -79,6 +79,7 @@ def test_the_wrappers_compile_to_the_instructions(tmp_path: Path) -> None:
           kernelmint::ptx::Wgmma<T, N>::registers_transposed(d, fragment, a, 1);
           kernelmint::ptx::Wgmma<T, N>::shared_transposed(d, a, a, 1);
           kernelmint::ptx::Wgmma<T, N>::transposed_shared(d, a, a, 1);
+          kernelmint::ptx::Wgmma<T, N>::transposed_transposed(d, a, a, 1);
           for (int i = 0; i < N / 2; ++i) out[i] = d[i];
         }
         template __global__ void use<kernelmint::bf16, 64>(float*, unsigned long long);
@@ -102,7 +103,7 @@ def test_the_wrappers_compile_to_the_instructions(tmp_path: Path) -> None:
         check=True,
     )
     found = re.findall(r"wgmma\.mma_async\S+(m64n\d+k16\S+)", (tmp_path / "use.ptx").read_text())
-    assert sorted(found) == ["m64n64k16.f32.bf16.bf16"] * 5 + ["m64n96k16.f32.f16.f16"] * 5
+    assert sorted(found) == ["m64n64k16.f32.bf16.bf16"] * 6 + ["m64n96k16.f32.f16.f16"] * 6
 
 
 @pytest.mark.parametrize(

@@ -469,6 +469,10 @@ struct Wgmma {
                                 int accumulate) {
     request({d, N, nullptr, a, b, accumulate != 0, true, false, kIsBf16});
   }
+  static void transposed_transposed(float (&d)[N / 2], std::uint64_t a, std::uint64_t b,
+                                    int accumulate) {
+    request({d, N, nullptr, a, b, accumulate != 0, true, true, kIsBf16});
+  }
 
  private:
   static void request(const emulator::Product& product) {

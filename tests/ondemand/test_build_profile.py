@@ -64,7 +64,7 @@ def test_seconds_are_ranked_by_what_took_them(traces):
         for kind, ranking in data["ranked"].items()
     }
     assert data["seconds"] == 32
-    assert rows["unit"] == {f"{traces}/{name}": (16, 16, 1) for name in ("one", "two")}
+    assert rows["unit"] == {f"{traces}/{name}": (16, 0, 1) for name in ("one", "two")}
     assert rows["header"] == {"/a/outer.h": (10, 6, 2), "/a/inner.h": (4, 4, 2)}
     assert rows["template"] == {"f::operator<<": (6, 6, 4)}  # one within the other, once
     function = "_Z4kernPfi" if "_Z4kernPfi" in rows["function"] else "kern(float*, int)"

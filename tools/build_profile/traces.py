@@ -136,7 +136,6 @@ def _add(made: Profile, unit: Frame, events: list[Event]) -> None:
             made.costs[outer].self -= min(event.end, outer_event.end) - event.begin
         else:
             of_unit.total += seconds
-            of_unit.self += seconds
             made.root.total += seconds
         parent = stack[-1][2] if stack else made.root
         node = parent.children.setdefault(frame, Node())

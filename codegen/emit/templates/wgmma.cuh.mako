@@ -23,7 +23,7 @@ shape = f"m64n{n}k16.f32.{instruction_types[dtype]}.{instruction_types[dtype]}"
 
 template <>
 struct Wgmma<${dtype}, ${n}> {
-% for name, layouts in (("shared_shared", "0, 0"), ("shared_transposed", "0, 1"), ("transposed_shared", "1, 0")):
+% for name, layouts in (("shared_shared", "0, 0"), ("shared_transposed", "0, 1"), ("transposed_shared", "1, 0"), ("transposed_transposed", "1, 1")):
 % if name in wrappers:
   __device__ __forceinline__ static void ${name}(float (&d)[${count}], std::uint64_t a,
                                                        std::uint64_t b, int accumulate) {

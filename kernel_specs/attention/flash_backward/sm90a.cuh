@@ -2,9 +2,9 @@
 // work (Shah et al., 2024), in another order.
 #pragma once
 
-#include "attention/flash_backward/sm90a_block.cuh"
 #include "attention/flash_backward/sm90a_equal_sequences.cuh"
 #include "attention/flash_backward/sm90a_problem.h"
+#include "attention/sm90a_backward_block.cuh"
 #include "flash_backward/sm90a_wgmma.cuh"
 
 namespace kernelmint::flash_backward {
@@ -13,7 +13,8 @@ template <class Config>
 __global__ void __launch_bounds__(Config::threads, 1)
     flash_backward_sm90a(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  sm90a::run_block<Config, sm90a::EqualSequences<Config>>(problem, shared_memory);
+  attention_backward::sm90a::run_block<Config, sm90a::EqualSequences<Config>>(problem,
+                                                                              shared_memory);
 }
 
 }  // namespace kernelmint::flash_backward

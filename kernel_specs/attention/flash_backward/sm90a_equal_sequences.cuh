@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "attention/flash_backward/problem.h"
 #include "attention/flash_backward/sm90a_problem.h"
-#include "attention/flash_backward/sm90a_producer.cuh"
-#include "attention/flash_backward/sm90a_shared_memory.cuh"
+#include "attention/sm90a_backward_producer.cuh"
+#include "attention/sm90a_backward_shared_memory.cuh"
+#include "attention/sm90a_backward_wide_shared_memory.cuh"
 #include "integers.h"
 #include "ptx/atomic.cuh"
 #include "ptx/special_registers.cuh"
@@ -20,7 +22,8 @@ template <class Config>
 struct EqualSequences {
   using Problem = sm90a::Problem<typename Config::Args>;
   using Tile = flash_backward::Tile;
-  using Shared = SharedMemory<Config>;
+  using Shared =
+      std::conditional_t<kIsWide<Config>, WideSharedMemory<Config>, SharedMemory<Config>>;
 
   static constexpr bool kChangesScores = false;  // scores are products times a factor
   static constexpr bool kOneCounter = !Config::deterministic;
@@ -61,13 +64,23 @@ struct EqualSequences {
   }
   // All heads of a group have a block of queries before the next one's turn.
   __device__ __forceinline__ static bool heads_first(const Problem&) { return false; }
+  // The index of a step's block of queries among all of the call.
+  __device__ __forceinline__ static int index_of_step(const Problem& problem, const Tile& tile,
+                                                      int step) {
+    return block_index(problem, tile, tile.kv_head * problem.group + step % problem.group,
+                       nth_block(problem, tile, step / problem.group));
+  }
+  __device__ __forceinline__ static unsigned blocks_before(const Problem& problem, const Tile& tile,
+                                                           int block) {
+    return flash_backward::blocks_before<Config>(problem, tile, block);
+  }
   // The turn of the tile's step-th step, of its n-th block. But for the steps that come first, of
   // the last queries, whose dQ is zero before, the first block of keys of a head stores, and
   // counts; the others add theirs after it.
   __device__ __forceinline__ static Turn turn(const Problem& problem, const Tile& tile, int index,
                                               int block, int n, int step) {
     if constexpr (Config::deterministic) {
-      const unsigned before = flash_backward::blocks_before<Config>(problem, tile, block);
+      const unsigned before = blocks_before(problem, tile, block);
       return {problem.counters + index, before, before + 1, before == 0};
     } else {
       unsigned* const counter = problem.counters + tile.batch * problem.args.Hk + tile.kv_head;
@@ -76,8 +89,10 @@ struct EqualSequences {
     }
   }
 
-  // A warpgroup's 64 keys, and the queries that see them.
+  // The keys of a warpgroup, 64, or of both if the head is wide, and the queries that see them.
   class Keys {
+    static constexpr int kCount = kIsWide<Config> ? Config::B_c : 64;
+
    public:
     __device__ __forceinline__ void find(const Problem& problem, const Tile& tile, int warpgroup) {
       const int first_key = tile.key_block * Config::B_c + warpgroup * 64;
@@ -85,15 +100,16 @@ struct EqualSequences {
       first_key_ = first_key - problem.offset - tile.first_block * Config::B_r;
     }
 
-    // f(is masked, step, block) for each step; a block counts from the tile's first one.
+    // f(is masked, step, block) for each step. Only a masked step's block is right: it counts from
+    // the tile's first one.
     template <class F>
     __device__ __forceinline__ void for_each_step(const Problem& problem, const Tile& tile,
                                                   int steps, const F& f) const {
       // The blocks of queries that do not see all of the keys: the tile's first ones.
-      const int masked = Config::causal
-                             ? min(ceil_div(max(first_key_ + 63, 0), Config::B_r), tile.blocks)
-                         : keys_ < 64 ? tile.blocks
-                                      : 0;
+      const int masked =
+          Config::causal ? min(ceil_div(max(first_key_ + kCount - 1, 0), Config::B_r), tile.blocks)
+          : keys_ < kCount ? tile.blocks
+                           : 0;
       const int masked_steps = masked * problem.group;
       const int first = kFromDiagonal<Config> ? masked_steps : steps - masked_steps;
       // Once; but ptxas spills if it is not a loop.

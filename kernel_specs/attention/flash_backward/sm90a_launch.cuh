@@ -27,8 +27,12 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   Problem<typename Config::Args> problem{flash_backward::describe<Config>(args, context, 1)};
   // The first block of keys of a head stores dQ, and counts its steps, but for the first step, of
   // the last queries; or all blocks count the steps of each block of dQ.
-  problem.counters_of_head = Config::deterministic ? problem.query_blocks : 1;
-  problem.first_zero = std::max(problem.query_blocks - 1, 0) * Config::B_r;
+  // Of wide heads, each warp's tile has a counter, or all dQ is zero before.
+  problem.counters_of_head =
+      Config::deterministic ? problem.query_blocks * (kIsWide<Config> ? 8 : 1) : 1;
+  problem.first_zero = kIsWide<Config> && !Config::deterministic
+                           ? 0
+                           : std::max(problem.query_blocks - 1, 0) * Config::B_r;
   // A map has no empty extent; a tensor with an empty extent is not read.
   const auto encode_blocks = [&](const char* name, MappedTensor& mapped,
                                  const ConstTensorView<4>& tensor, std::int64_t rows,

@@ -4,11 +4,13 @@
 #include <cuda_runtime.h>
 
 #include "attention/flash_backward/problem.h"
+#include "attention/sm90a_backward_shared_memory.cuh"
 #include "attention/sm90a_tensor_maps.cuh"
 
 namespace kernelmint::flash_backward::sm90a {
 
 using namespace attention::sm90a;
+using namespace attention_backward::sm90a;
 
 template <class Arguments>
 struct Problem : flash_backward::Problem<Arguments> {

@@ -29,7 +29,8 @@ from tests.kernels.lengths import EMULATED, Inputs, keys_of
 
 HERE, ON_GPU = keys_of(
     "flash_backward", "*.sm90a.bf16-d64-r*", "*.sm90a.fp16-d64-causal-det*",
-    "*.sm90a.fp16-d128-det*", "*.sm90a.bf16-d128-causal-r*", "*.sm80.bf16-d64-r*",
+    "*.sm90a.fp16-d128-det*", "*.sm90a.bf16-d128-causal-r*", "*.sm90a.bf16-d256-r*",
+    "*.sm90a.fp16-d256-causal-det*", "*.sm80.bf16-d64-r*",
     "*.sm80.fp16-d64-causal-det*", "*.sm80.bf16-d96-causal-r*", "*.sm80.fp16-d128-det*",
     "*.sm80.bf16-d128-causal-r*",
 )  # fmt: skip
@@ -309,7 +310,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("d_head", [64, 128, 256])
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_is_differentiated_by_them(d_head: int, causal: bool) -> None:
     if torch.cuda.get_device_capability() != (9, 0):

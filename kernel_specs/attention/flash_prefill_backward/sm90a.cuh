@@ -3,9 +3,9 @@
 // multiply them by a factor is another one, with `kChangesScores`.
 #pragma once
 
-#include "attention/flash_backward/sm90a_block.cuh"
 #include "attention/flash_prefill_backward/sm90a_any_lengths.cuh"
 #include "attention/flash_prefill_backward/sm90a_problem.h"
+#include "attention/sm90a_backward_block.cuh"
 #include "flash_prefill_backward/sm90a_wgmma.cuh"
 
 namespace kernelmint::flash_prefill_backward {
@@ -14,7 +14,7 @@ template <class Config, bool kChangesScores>
 __global__ void __launch_bounds__(Config::threads, 1) flash_prefill_backward_sm90a(
     const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  flash_backward::sm90a::run_block<Config, sm90a::AnyLengths<Config, kChangesScores>>(
+  attention_backward::sm90a::run_block<Config, sm90a::AnyLengths<Config, kChangesScores>>(
       problem, shared_memory);
 }
 

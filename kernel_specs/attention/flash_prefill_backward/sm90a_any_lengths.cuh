@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "attention/flash_backward/sm90a_producer.cuh"
-#include "attention/flash_backward/sm90a_shared_memory.cuh"
 #include "attention/flash_prefill_backward/sm90a_problem.h"
+#include "attention/sm90a_backward_producer.cuh"
+#include "attention/sm90a_backward_shared_memory.cuh"
 #include "attention/softcap.cuh"
 #include "integers.h"
 #include "ptx/math.cuh"
@@ -17,7 +17,7 @@
 
 namespace kernelmint::flash_prefill_backward::sm90a {
 
-using flash_backward::sm90a::Turn;
+using attention_backward::sm90a::Turn;
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
@@ -33,12 +33,12 @@ struct Tile {
   int own;          // the key of the region's first row, which other rows' keys follow
 };
 
-// The main kernel's view of a call: flash_backward::sm90a::EqualSequences says what it has to tell.
+// The main kernel's view of a call, as flash_backward's EqualSequences is.
 template <class Config, bool kChanges>
 struct AnyLengths {
   using Problem = sm90a::Problem<typename Config::Args>;
   using Tile = sm90a::Tile;
-  using Shared = flash_backward::sm90a::SharedMemory<Config, sizeof(Tile)>;
+  using Shared = attention_backward::sm90a::SharedMemory<Config, sizeof(Tile)>;
 
   static constexpr bool kChangesScores = kChanges;
   static constexpr bool kOneCounter = false;

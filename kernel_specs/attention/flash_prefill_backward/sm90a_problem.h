@@ -4,17 +4,34 @@
 
 #include <cstdint>
 
-#include "attention/flash_backward/sm90a_problem.h"
+#include "attention/sm90a_tensor_maps.cuh"
 #include "integers.h"
 #include "tensor_view.h"
 
 namespace kernelmint::flash_prefill_backward::sm90a {
 
-// All heads have `query_blocks` blocks of queries, and `key_blocks` of keys, of all sequences: as
-// many as there could be.
+using attention::sm90a::MappedTensor;
+
 template <class Arguments>
-struct Problem : flash_backward::sm90a::Problem<Arguments> {
+struct Problem {
+  using Args = Arguments;
+
+  Args args;
+  MappedTensor q, dout;  // [Nq, H, Tq, D], in boxes of B_r rows by 64 columns
+  MappedTensor k, v;     // [Nk, Hk, Tk, D], in boxes of B_c rows by 64 columns
+  // For each row of scores, [H, query_blocks * B_r]: the log-sum-exp as a power of two, infinite
+  // for a row without keys and for a row of no sequence; and D, the sum of dO O.
+  float *log_sums, *deltas;
+  // dQ without its scale, [H, query_blocks], each B_r * d_head floats in the order of the
+  // registers.
+  float* dq;
+  unsigned* counters;  // [H, query_blocks]
+  // The blocks of all sequences, of one head: as many as there could be.
+  int query_blocks, key_blocks;
+  int group;          // query heads that share a key/value head
+  int section_heads;  // key/value heads that are worked on together
   int sequences;
+  float scale_log2;  // the scale, for powers of two
   // stores_first: the block of keys that comes first stores dQ, which need not be zero before; the
   // others wait. from_first: blocks of keys go through their queries from the first one on, and the
   // last keys come first, so that each comes to a block of queries just in time for its turn.

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-#include "attention/flash_backward/sm90a_rows.cuh"
 #include "attention/flash_prefill_backward/sm90a_any_lengths.cuh"
 #include "attention/flash_prefill_backward/sm90a_problem.h"
+#include "attention/sm90a_backward_finish.cuh"
 #include "integers.h"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/math.cuh"
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(256)
   const BlockOfQueries<Config> at(problem);
   if (!at.exists()) return;
   const std::int64_t row = std::int64_t{at.region.first_row} + at.block * Config::B_r;
-  flash_backward::finish_block<Config, true>(
+  attention_backward::sm90a::finish_block<Config, true>(
       problem.dq, at.index, !problem.stores_first || at.sees_keys(problem),
       dq.template as<Element>() + at.region.entry * dq.stride[0] + row * dq.stride[1] +
           at.head * dq.stride[2],

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "attention/flash_backward/sm90a_shared_memory.cuh"
+#include "attention/sm90a_backward_shared_memory.cuh"
 #include "attention/sm90a_tensor_maps.cuh"
 #include "ptx/atomic.cuh"
 #include "ptx/bulk_copy.cuh"
@@ -13,7 +13,7 @@
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
 
-namespace kernelmint::flash_backward::sm90a {
+namespace kernelmint::attention_backward::sm90a {
 
 using attention::sm90a::MappedTensor;
 
@@ -183,4 +183,4 @@ class QueryGradientWriter {
   unsigned seen_;  // the counter's last value
 };
 
-}  // namespace kernelmint::flash_backward::sm90a
+}  // namespace kernelmint::attention_backward::sm90a

@@ -5,10 +5,15 @@
 
 #include "ptx/mbarrier.cuh"
 
-namespace kernelmint::flash_backward::sm90a {
+namespace kernelmint::attention_backward::sm90a {
 
 inline constexpr int kPanelRowBytes = 128;  // 64 columns
 inline constexpr int kReaders = 8;          // the warps that compute
+
+// True if both warpgroups share a block of keys, each with half of the columns of dK and dV: for
+// heads that are too wide for a warpgroup to hold dK and dV of 64 keys.
+template <class Config>
+inline constexpr bool kIsWide = Config::d_head > 128;
 
 // The queries of a warpgroup's part of dQ: 64 columns, which are half of them, or all, but of half
 // the queries.
@@ -115,7 +120,13 @@ class SharedMemory {
 
 // Named barriers. dS of both warpgroups is there; a warpgroup's part of dQ may be written, or has
 // been, which it and the warp that adds dQ share; rows beside a
-// sequence are zero.
-enum NamedBarrier { kScoresMade = 1, kPartEmpty = 2, kPartFull = 4, kCleaned = 6 };
+// sequence are zero; for wide heads, P of both warpgroups is there.
+enum NamedBarrier {
+  kScoresMade = 1,
+  kPartEmpty = 2,
+  kPartFull = 4,
+  kCleaned = 6,
+  kProbabilitiesMade = 7
+};
 
-}  // namespace kernelmint::flash_backward::sm90a
+}  // namespace kernelmint::attention_backward::sm90a

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "attention/flash_backward/sm90a_shared_memory.cuh"
+#include "attention/sm90a_backward_shared_memory.cuh"
 #include "integers.h"
 #include "ptx/math.cuh"
 #include "ptx/mbarrier.cuh"
@@ -15,7 +15,7 @@
 #include "register_tile.cuh"
 #include "tensor_view.h"
 
-namespace kernelmint::flash_backward::sm90a {
+namespace kernelmint::attention_backward::sm90a {
 
 // A warpgroup with its own 64 keys. A lane holds two keys of S and dP (lane / 4 of the warp's 16,
 // and 8 more) by pairs of queries, 8 queries apart (lane % 4 * 2).
@@ -306,4 +306,4 @@ class Consumer {
   Fragments probabilities_, score_gradients_;  // 64 keys by 16 queries
 };
 
-}  // namespace kernelmint::flash_backward::sm90a
+}  // namespace kernelmint::attention_backward::sm90a

@@ -1,0 +1,103 @@
+// The map of shared memory for wide heads.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/sm90a_backward_shared_memory.cuh"
+
+namespace kernelmint::attention_backward::sm90a {
+
+// K, V, Q and dO as in SharedMemory. P and dS lie transposed, keys by queries: a row is a key's 64
+// queries. P has two buffers: a warpgroup makes P while the other one may still multiply the last.
+template <class Config>
+class WideSharedMemory {
+  static constexpr int kPanels = Config::d_head / 64;
+
+ public:
+  static constexpr int kKeyPanelBytes = Config::B_c * kPanelRowBytes;
+  static constexpr int kQueryPanelBytes = Config::B_r * kPanelRowBytes;
+  static constexpr int kKeysBytes = kPanels * kKeyPanelBytes;
+  static constexpr int kQueriesBytes = kPanels * kQueryPanelBytes;
+  static constexpr int kScoresBytes = Config::B_c * kPanelRowBytes;
+  static constexpr int kRowsBytes = Config::B_r * 4;
+  static_assert(Config::B_r == 64);
+
+  template <int kFirst, int kFirstRows, int kFirstBarrier, int kStages>
+  struct Ring {
+    static constexpr int kBuffers = kStages, kData = kFirst, kRows = kFirstRows,
+                         kFull = kFirstBarrier, kEmpty = kFirstBarrier + 8 * kStages;
+  };
+
+ private:
+  static constexpr int kKeys = 0;
+  static constexpr int kValues = kKeys + kKeysBytes;
+  static constexpr int kQueries = kValues + kKeysBytes;
+  static constexpr int kGradients = kQueries + Config::q_stages * kQueriesBytes;
+  static constexpr int kProbabilities = kGradients + Config::do_stages * kQueriesBytes;
+  static constexpr int kScoreGradients = kProbabilities + 2 * kScoresBytes;
+  static constexpr int kUnused = kScoreGradients + kScoresBytes;
+  static constexpr int kLogSums = kUnused + 8 * kPanelRowBytes;
+  static constexpr int kDeltas = kLogSums + Config::q_stages * kRowsBytes;
+  static constexpr int kBarriers = kDeltas + Config::do_stages * kRowsBytes;
+  static constexpr int kEnd = kBarriers + 16 * (Config::q_stages + Config::do_stages + 1);
+  static_assert(kEnd == Config::smem_bytes && kBarriers % 8 == 0);
+
+ public:
+  using Queries = Ring<kQueries, kLogSums, kBarriers + 16, Config::q_stages>;
+  using Gradients =
+      Ring<kGradients, kDeltas, kBarriers + 16 + 16 * Config::q_stages, Config::do_stages>;
+
+  __device__ explicit WideSharedMemory(std::uint32_t base) : base_(base) {}
+
+  __device__ __forceinline__ std::uint32_t keys() const { return base_ + kKeys; }
+  __device__ __forceinline__ std::uint32_t values() const { return base_ + kValues; }
+  __device__ __forceinline__ std::uint32_t probabilities(int buffer) const {
+    return base_ + kProbabilities + buffer * kScoresBytes;
+  }
+  __device__ __forceinline__ std::uint32_t score_gradients() const {
+    return base_ + kScoreGradients;
+  }
+  // Eight rows that are written and never read.
+  __device__ __forceinline__ std::uint32_t unused() const { return base_ + kUnused; }
+  __device__ __forceinline__ std::uint32_t keys_full() const { return base_ + kBarriers; }
+  __device__ __forceinline__ std::uint32_t values_full() const { return base_ + kBarriers + 8; }
+
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t data(int stage) const {
+    return base_ + Ring::kData + stage * kQueriesBytes;
+  }
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t rows(int stage) const {
+    return base_ + Ring::kRows + stage * kRowsBytes;
+  }
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t full(int stage) const {
+    return base_ + Ring::kFull + stage * 8;
+  }
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t empty(int stage) const {
+    return base_ + Ring::kEmpty + stage * 8;
+  }
+
+  // By one thread, before all others go on.
+  __device__ void initialise_barriers() const {
+    ptx::mbarrier_init(keys_full(), 1);
+    ptx::mbarrier_init(values_full(), 1);
+    initialise<Queries>();
+    initialise<Gradients>();
+    ptx::fence_mbarrier_init();
+  }
+
+ private:
+  template <class Ring>
+  __device__ void initialise() const {
+    for (int i = 0; i < Ring::kBuffers; ++i) {
+      ptx::mbarrier_init(full<Ring>(i), 1);
+      ptx::mbarrier_init(empty<Ring>(i), kReaders);
+    }
+  }
+
+  std::uint32_t base_;
+};
+
+}  // namespace kernelmint::attention_backward::sm90a
