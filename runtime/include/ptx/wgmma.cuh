@@ -14,6 +14,7 @@ namespace kernelmint::ptx {
 //   registers_transposed(d, a, b, accumulate)  the same, b MN-major
 //   shared_transposed(d, a, b, accumulate)     both by descriptor, a K-major, b MN-major
 //   transposed_shared(d, a, b, accumulate)     both by descriptor, a MN-major, b K-major
+//   transposed_transposed(d, a, b, accumulate) both by descriptor, both MN-major
 template <class T, int N>
 struct Wgmma;
 
