@@ -3,7 +3,7 @@ with bitsandbytes' operators replaced by the pack's (bnb_pack/drop_in.py). None 
 
     python upstream_tests.py [pytest's options]
 
-It needs bitsandbytes, which has the functions around the operators, and scipy.
+It needs bitsandbytes, which has the functions around the operators.
 """
 
 from __future__ import annotations
