@@ -3,6 +3,7 @@
     python examples/llama/bench.py           # needs a GPU and transformers
     python examples/llama/bench.py --layers 2 --heads 4 --kv-heads 4 --size 1x256 --device cpu
     python examples/llama/bench.py --beside flash_attention_3   # another of transformers' names
+    python examples/llama/bench.py --beside cute --train 50   # and losses of 50 steps
 
 A model of random weights in transformers' LlamaForCausalLM, bf16, `attn_implementation="sdpa"`.
 `kernelmint bench`'s driver measures: the variants take turns in random order, and a time is the
@@ -34,6 +35,7 @@ from kernelmint.integrations import torch as slot
 @click.option("--seconds", default=2.0, show_default=True, help="the time for each figure")
 @click.option("--device", default="cuda", show_default=True)
 @click.option("--beside", multiple=True, help="also a model with this attn_implementation")
+@click.option("--train", default=0, help="steps that each trains from the same weights on 2x2048")
 def main(
     sizes: tuple[str, ...],
     layers: int,
@@ -42,6 +44,7 @@ def main(
     seconds: float,
     device: str,
     beside: tuple[str, ...],
+    train: int,
 ) -> None:
     """Prints milliseconds of a training step and of prefill, the loss, and how many calls were
     Kernelmint's; an implementation without a backward pass has no step."""
@@ -52,6 +55,8 @@ def main(
         "kernelmint": lambda: slot.active("error"),
         **{name: functools.partial(_implementation, model, name) for name in beside},
     }
+    if "cute" in beside:
+        _register_flash_attention_4()
     trained = list(variants)
     ids = torch.randint(0, model.config.vocab_size, (1, 128), device=device)
     for name in beside:
@@ -70,6 +75,8 @@ def main(
         ids = torch.randint(0, model.config.vocab_size, (batch, tokens), device=device)
         print(size)
         _print_times(model, ids, variants, trained, seconds)
+    if train:
+        _print_losses(model, {name: variants[name] for name in trained}, train)
 
 
 def _print_times(
@@ -98,6 +105,45 @@ def _print_times(
     for name, prefill in times_of(_prefill, variants).items():
         step, loss = steps.get(name, float("nan")), losses.get(name, float("nan"))
         print(f"  {name:<18}{step:>6.1f} ms{prefill:>6.1f} ms{loss:>9.4f}{calls[name]:>7}")
+
+
+def _print_losses(
+    model: Any, variants: Mapping[str, Callable[[], AbstractContextManager[Any]]], steps: int
+) -> None:
+    """Prints the first and the last loss of each, and the greatest difference to the first's."""
+    device = next(model.parameters()).device
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    of_first: list[float] = []
+    for name, variant in variants.items():
+        model.load_state_dict(weights)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        generator = torch.Generator().manual_seed(0)
+        losses = []
+        for _ in range(steps):
+            ids = torch.randint(0, 1000, (2, 2048), generator=generator).to(device)
+            with variant():
+                losses.append(float(_step(model, ids)))
+            optimizer.step()
+        of_first = of_first or losses
+        most = max(abs(a - b) for a, b in zip(losses, of_first, strict=True))
+        print(f"  {name:<18}loss {losses[0]:.4f} to {losses[-1]:.4f}, {most:.4f} apart at most")
+    model.load_state_dict(weights)
+
+
+def _register_flash_attention_4() -> None:
+    """Makes PyPI's flash-attn-4 an implementation of transformers', of causal attention."""
+    from flash_attn.cute import flash_attn_func
+    from transformers import AttentionInterface
+
+    def attend(
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        attention_mask: Any, scaling: float | None = None, **_: Any,
+    ) -> tuple[torch.Tensor, None]:  # fmt: skip
+        q, k, v = (t.transpose(1, 2) for t in (query, key, value))
+        o = flash_attn_func(q, k, v, softmax_scale=scaling, causal=True)
+        return (o[0] if isinstance(o, tuple) else o), None
+
+    AttentionInterface.register("cute", attend)
 
 
 @contextlib.contextmanager
