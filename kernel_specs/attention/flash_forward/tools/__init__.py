@@ -26,7 +26,8 @@ __all__ = [
 ]  # fmt: skip
 
 # Tails in blocks of queries and of keys; counting to 250 * 256 stays within fp16.
-CASES = ({"sizes": {"B": 2, "Sq": 250, "Sk": 250, "H": 4, "Hk": 2}},)
+_SIZES = {"B": 2, "Sq": 250, "Sk": 250, "H": 4, "Hk": 2}
+CASES = ({"sizes": _SIZES, "options": {"return_lse": True}},)
 
 
 def _racing(Sq: int, Sk: int, H: int, Hk: int, *without: str) -> dict[str, Any]:
@@ -77,9 +78,13 @@ def counting_inputs(sizes: Mapping[str, int], parameters: Mapping[str, Any]) -> 
     return {"q": q, "k": -k, "v": k}
 
 
-def magnitude(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Any:
-    """Computes attention(q, k, |v|), the magnitude of the sum that makes each element."""
-    return attention(q, k, v.abs(), causal=causal)
+def magnitude(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, return_lse: bool = False
+) -> Any:
+    """Computes attention(q, k, |v|), the magnitude of the sum that makes each element, and for lse
+    the largest |lse|."""
+    o, lse = attention(q, k, v.abs(), causal=causal, return_lse=True)
+    return (o, lse.abs().amax().expand_as(lse)) if return_lse else o
 
 
 # On a GPU the number of tokens is about constant, as in FlashAttention's own benchmarks; on a CPU
