@@ -16,7 +16,7 @@ from tools.ptx_report import gate, objects
 from tools.ptx_report.__main__ import main
 from tools.ptx_report.machine_code import faults
 from tools.ptx_report.machine_code.listing import Instruction, functions
-from tools.ptx_report.machine_code.operands import effect
+from tools.ptx_report.machine_code.operands import effect, names
 
 WRONG = DATA / "src" / "unwritten.ptx"  # ptxas 13.0.88 compiles it wrongly for 9.0
 LISTING = DATA / "nvdisasm13.1_unwritten.txt"
@@ -147,6 +147,76 @@ def test_a_kernel_starts_with_nothing_and_a_device_function_with_its_arguments()
 def test_what_was_there_before_may_be_anything(part):
     before = ("UMOV.64 UR8, 0x0", "UMOV.64 UR10, 0x0", "UISETP.NE.AND UP0, UPT, UR8, URZ, UPT")
     assert unwritten(*before, part, is_kernel=True) == (0, "")
+
+
+# Of PyTorch 2.11's libtorch_cuda.so, for 8.0, 10.0 and 12.0.
+@pytest.mark.parametrize(
+    "move",
+    [
+        "MOV R120, R38",
+        "IMAD.MOV.U32 R8, RZ, RZ, R26",
+        "@P0 IMAD.MOV.U32 R8, RZ, RZ, R26",
+        "MOV.64 R26, R158",  # R158 is written
+        "STL.64 [R1+0x160], R222",
+    ],
+)
+def test_an_unwritten_register_may_be_copied_and_spilled(move):
+    before = ("LDC R1, c[0x0][0x37c]", "S2R R158, SR_TID.X", "ISETP.NE.AND P0, PT, R158, RZ, PT")
+    assert unwritten(*before, move, is_kernel=True) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("use", "registers"),
+    [
+        ("FADD R9, R26, R26", "R26"),
+        ("FADD R9, R27, R27", "R27"),
+        ("STG.E desc[UR4][R158.64], R27", "R27"),
+        ("LDG.E R4, desc[UR4][R26.64]", "R26 R27"),
+        ("@P1 EXIT", "P1"),
+    ],
+)
+def test_what_is_copied_is_as_unwritten_as_before(use, registers):
+    before = ("ULDC.64 UR4, c[0x0][0x208]", "CS2R R158, SRZ", "ISETP.NE.AND P0, PT, R158, RZ, PT")
+    copies = (
+        "MOV.64 R30, R28",
+        "@P0 MOV R31, R29",
+        "MOV R26, R30",
+        "IMAD.MOV.U32 R27, RZ, RZ, R31",
+    )
+    uses = (use, "EXIT")
+    bare = re.sub(r"^@P1 ", "", use)
+    assert unwritten(*before, *copies, *uses, is_kernel=True) == (
+        1, f"{registers}: {bare} at 0x0070",
+    )  # fmt: skip
+    if registers != "P1":  # once one way writes what is copied, the copy may be used
+        around = ("@P0 BRA `(.L_0)", "CS2R R28, SRZ", ".L_0:")
+        found = unwritten(*before, *around, *copies, *uses, is_kernel=True)
+        assert found == (0, "")
+        before = (*before, "CS2R R26, SRZ")  # and a copy replaces what was there
+        assert unwritten(*before, *copies, *uses, is_kernel=True)[0] == 1
+
+
+def test_copies_around_a_loop():
+    start = ("S2R R0, SR_TID.X", "ISETP.NE.AND P0, PT, R0, RZ, PT")
+    loop = (".L_0:", "FADD R9, R5, R0", "MOV R5, R7", "MOV R7, {}", "@P0 BRA `(.L_0)", "EXIT")
+    of = lambda source: [*start, *(line.format(source) for line in loop)]  # noqa: E731
+    assert unwritten(*of("R5"), is_kernel=True)[0] == 1  # each is a copy of the other
+    assert unwritten(*of("R0"), is_kernel=True) == (0, "")  # the third round has it
+
+
+def test_a_called_function_may_copy_its_arguments():
+    start = ("S2R R4, SR_TID.X", "CS2R R2, SRZ", "CALL.REL.NOINC `(f)", "FADD R9, R20, R4", "EXIT")
+    body = ("f:", "MOV R20, R4", "RET.REL.NODEC R2 `(k)")
+    assert unwritten(*start, *body, is_kernel=True) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "access",
+    ["STG.E.ENL2.256 desc[UR4][R2.64], R20, R16", "LDG.E.ENL2.256 R20, R16, desc[UR4][R2.64]"],
+)
+def test_256_bits_are_two_operands_of_four_registers(access):
+    own = effect(*access.split(" ", 1))
+    assert names((own.reads | own.writes) & ~own.addresses) == "R16 R17 R18 R19 R20 R21 R22 R23"
 
 
 def test_no_uniform_register_is_read_that_is_not_one():

@@ -3,7 +3,9 @@
 Unwritten: an instruction reads a register that no instruction on any way to it writes; or takes an
 address, a descriptor or a condition from one that is not written on some way. Elsewhere a value may
 be undefined on a way: a source leaves a variable undefined where it is not used, or a loop that
-always runs writes it. A write under a predicate counts as one, so that no fault is invented.
+always runs writes it. A write under a predicate counts as one, so that no fault is invented. A
+register that nothing has written may be copied or spilled, but what is copied is not written by
+that: right code moves pairs whose one half means nothing, and variables before their first value.
 
 In flight: an instruction overwrites the registers of an asynchronous product (wgmma) before a wait
 for it, or reads its sums.
@@ -45,6 +47,19 @@ class _Call(NamedTuple):
 _Group = tuple[int, int]
 # Products since the last commit, then the groups that were committed, the newest first.
 _InFlight = tuple[_Group, ...]
+
+
+class _Moves(NamedTuple):
+    """What a block makes of the registers that are written before it, copies followed."""
+
+    writes: int
+    copies: dict[int, int]  # registers, each with those of which one must be written before
+
+    def after(self, before: int) -> int:
+        after = before | self.writes
+        for to, sources in self.copies.items():
+            after = after | to if before & sources else after & ~to
+        return after
 
 
 class _Paths:
@@ -118,15 +133,40 @@ class _Paths:
                 known = [self._block_at[at] for at in labels if at in self._block_at]
                 self.successors[index] += known or unreached
 
-    def written(self, start: int, before: int, join: Callable[[int, int], int]) -> dict[int, int]:
-        """Returns what is written before each block that can be reached from `start`.
+    def written_on_all(self, before: int) -> dict[int, int]:
+        """Returns what is written on all ways to each block that can be reached from the start,
+        where `before` is written; what is copied counts as written."""
+        return self._flow(0, before, int.__and__, {}, self._plain())
 
-        Args:
-            start: a block.
-            before: what is written before it.
-            join: `and` of two ways for what is written on all, `or` for what is on any.
-        """
-        return self._flow(start, before, join, {})
+    def written_on_any(self, before: int) -> dict[int, int]:
+        """Returns what is written on some way to each block that can be reached from the start,
+        where `before` is written."""
+        moves = [self.moves(block) for block in self.blocks]
+        return self._flow(0, before, int.__or__, {}, moves)
+
+    def _plain(self) -> list[_Moves]:
+        return [_Moves(writes, {}) for writes in self.writes]
+
+    def moves(self, block: range) -> _Moves:
+        """Returns what the instructions of a block, or of a part of it, make of what is written."""
+        writes, copies = 0, dict[int, int]()
+        for at in block:
+            own, guard = self.effects[at], self.guards[at]
+            copied = {
+                to: 0 if writes & source else copies.get(source, source)
+                for to, source in own.copies
+            }
+            for to, sources in copied.items():
+                if guard and sources:  # what is there may stay
+                    copied[to] = 0 if writes & to else sources | copies.get(to, to)
+            for to in [to for to in copies if own.writes & to]:
+                del copies[to]
+            writes |= own.writes
+            for to, sources in copied.items():
+                if sources:
+                    writes &= ~to
+                    copies[to] = sources
+        return _Moves(writes, copies)
 
     def _flow(
         self,
@@ -134,12 +174,13 @@ class _Paths:
         before: int,
         join: Callable[[int, int], int],
         callees: dict[int, int | None],
+        moves: list[_Moves],
     ) -> dict[int, int]:
         state = {start: before}
         work = [start]
         while work:
             index = work.pop()
-            after = state[index] | self.writes[index]
+            after = moves[index].after(state[index])
             ways = [(successor, after) for successor in self.successors[index]]
             if call := self.calls.get(index):
                 by_callee = self._of_callee(call.callee, join, callees)
@@ -161,7 +202,8 @@ class _Paths:
             return EVERY
         if callee not in callees:
             callees[callee] = EVERY  # a call within itself
-            state = self._flow(callee, 0, join, callees)
+            # What is copied may be an argument, or a register that is saved.
+            state = self._flow(callee, 0, join, callees, self._plain())
             of_all: int | None = None
             for index in self.returns & state.keys():
                 value = state[index] | self.writes[index]
@@ -181,14 +223,17 @@ def of_function(function: Function) -> Faults:
 def _unwritten(function: Function, paths: _Paths) -> Iterator[str]:
     # A device function gets arguments, and saves registers of those that call it.
     before = 0 if function.is_kernel else EVERY & ~UNIFORM
-    on_all = paths.written(0, before, int.__and__)
-    suspects = sorted(block for block in on_all if paths.exposed[block] & ~on_all[block])
-    on_any = paths.written(0, before, int.__or__) if suspects else {}
-    for block in suspects:
+    on_all = paths.written_on_all(before)
+    if not any(paths.exposed[block] & ~always for block, always in on_all.items()):
+        return
+    on_any = paths.written_on_any(before)
+    for block in sorted(on_all):
         always, ever = on_all[block], on_any[block]
+        if not paths.exposed[block] & ~(always & ever):
+            continue
         for at in paths.blocks[block]:
             own, guard = paths.effects[at], paths.guards[at]
-            reads = own.reads | guard
+            reads = own.reads & ~own.moved | guard
             never = reads & ~ever
             decides = guard | own.addresses | (own.reads if at in paths.transfers else 0)
             if never:
@@ -196,7 +241,7 @@ def _unwritten(function: Function, paths: _Paths) -> Iterator[str]:
             elif sometimes := decides & reads & ~always:
                 yield f"{operands.names(sometimes)} on a path: {paths.code[at]}"
             always |= own.writes
-            ever |= own.writes
+            ever = paths.moves(range(at, at + 1)).after(ever)
 
 
 def _in_flight(paths: _Paths) -> Iterator[str]:

@@ -23,6 +23,10 @@ _RESULT = re.compile(r"U?R(?:\d+|Z)(?:\.\w+)*")
 _PREDICATE = re.compile(r"U?P[0-7T]")
 _DESCRIPTOR = re.compile(r"(g|i|)desc\[(UR|R)(\d+)")
 _PRODUCT = re.compile(r"\d+x(\d+)x\d+")
+# MOV R8, R26; IMAD.MOV.U32 R8, RZ, RZ, R26; MOV.64 R26, R158.
+_COPIED = re.compile(r"R(\d+), (?:RZ, RZ, )?R(\d+)(?:\.reuse)?")
+_COPIES = {"MOV": 1, "IMAD.MOV.U32": 1, "MOV.64": 2}
+_SPILLED = re.compile(r"\[R1(?:\+-?0x[0-9a-f]+)?\], R")
 _HALVES = {"0x7610", "0x7632", "0x5410", "0x3210", "0x1054"}
 
 _WITHOUT_RESULT = {
@@ -48,6 +52,8 @@ class Effect(NamedTuple):
     writes: int
     addresses: int  # the registers that it reads as a part of an address or a descriptor
     product: int  # the registers that an asynchronous product reads and writes after it was issued
+    moved: int = 0  # the registers that it reads only to copy or to spill them
+    copies: tuple[tuple[int, int], ...] = ()  # registers, each with the register copied to it
 
 
 class _Widths(NamedTuple):
@@ -87,9 +93,9 @@ def effect(operation: str, operands: str) -> Effect:
     name, *modifiers = operation.split(".")
     parts = operands.split(", ") if operands else []
     results = _results(name, parts)
-    if "ENL2" in modifiers and results:
-        results += 1
     width, sources = _widths(name, modifiers, parts)
+    if "ENL2" in modifiers:  # 256 bits are two operands of four registers
+        results, width, sources = results + bool(results), min(width, 4), (min(sources[0], 4),)
     reads = writes = addresses = 0
     for part in parts[:results]:
         if part == "PR":
@@ -110,7 +116,21 @@ def effect(operation: str, operands: str) -> Effect:
             reads |= registers(kind, int(number), 2 if is_pair else count)
         position += 1
     product = (reads | writes) & GENERAL if name in ASYNCHRONOUS else 0
-    return Effect(reads & ~_kept(name, parts, writes), writes, addresses, product)
+    reads &= ~_kept(name, parts, writes)
+    copies = _copies(operation, operands)
+    moved = reads & ~addresses if name == "STL" and _SPILLED.match(operands) else 0
+    for _, source in copies:
+        moved |= source
+    return Effect(reads, writes, addresses, product, moved, copies)
+
+
+def _copies(operation: str, operands: str) -> tuple[tuple[int, int], ...]:
+    """Returns the registers that an instruction copies others to, each with its source."""
+    match = _COPIED.fullmatch(operands) if operation in _COPIES else None
+    if match is None:
+        return ()
+    to, source = int(match[1]), int(match[2])
+    return tuple((1 << to + i, 1 << source + i) for i in range(_COPIES[operation]))
 
 
 def _kept(name: str, parts: list[str], writes: int) -> int:
