@@ -79,8 +79,9 @@ def refusal(
     nvcc: str,
     code: Callable[[str], str | None],
 ) -> str | None:
-    """Returns why an nvcc is not to compile kernels: the first row of a table that says so, and the
-    nearest nvcc that is right; None if no row says so of the sources that are there.
+    """Returns why an nvcc is not to compile kernels: the first row of a table that says so, the
+    other kernels of such rows, and the nearest nvcc that is right; None if no row says so of the
+    sources that are there.
 
     Args:
         path: the table.
@@ -94,29 +95,49 @@ def refusal(
     """
     rows = read(path)
     built = [named.capability for name in architectures if (named := spelt(name))]
+    wrong: list[tuple[int, Row]] = []
     for line, row in enumerate(rows, 2):
         if row.set or not row.wrong or row.nvcc != nvcc or row.kernels not in keys:
             continue
         target = of_target(row.kernels.split(".")[1])
         if target is None or row.arch not in {f"sm_{target.on(number)}" for number in built}:
             continue
-        if row.code != code(row.kernels):
-            continue  # the row is of another source
-        right = [
-            other.nvcc
-            for other in rows
-            if (other.kernels, other.arch, other.code) == (row.kernels, row.arch, row.code)
-            and other.compiled and not other.wrong
-        ]  # fmt: skip
-        at = numbers(nvcc)
-        nearest = min(
-            right, default=None,
-            key=lambda one: [abs(a - b) for a, b in zip(numbers(one), at, strict=False)],
-        )  # fmt: skip
-        advice = f"nvcc {nearest} compiles it rightly" if nearest else "no other nvcc was tried"
-        return (
-            f"nvcc {nvcc} compiles {row.kernels} wrongly for {row.arch} ({path}:{line}: "
-            f"{row.note}): {advice}. `ptx-report toolkits --key {row.kernels} --nvcc {nvcc} "
-            f"--architecture {row.arch[3:]} --record` tries it anew"
-        )
-    return None
+        if row.code == code(row.kernels):  # else the row is of another source
+            wrong.append((line, row))
+    if not wrong:
+        return None
+    line, row = wrong[0]
+    of_all = [_right(rows, row) for _, row in wrong]
+    right = [version for version in of_all[0] if all(version in other for other in of_all)]
+    at = numbers(nvcc)
+    nearest = min(
+        right, default=None,
+        key=lambda one: [abs(a - b) for a, b in zip(numbers(one), at, strict=False)],
+    )  # fmt: skip
+    others = list(
+        dict.fromkeys(row.kernels for _, row in wrong if row.kernels != wrong[0][1].kernels)
+    )
+    it = "it" if not others else "them"
+    more = f", and {len(others)} more of these kernels: {', '.join(others)}" if others else ""
+    advice = (
+        f"nvcc {nearest} compiles {it} rightly: name it by CUDACXX"
+        if nearest
+        else "no other nvcc was tried"
+        if not any(of_all)
+        else f"no nvcc that was tried compiles all of {it} rightly"
+    )
+    return (
+        f"nvcc {nvcc} compiles {row.kernels} wrongly for {row.arch} ({path}:{line}: "
+        f"{row.note}){more}: {advice}. `ptx-report toolkits --key {row.kernels} --nvcc {nvcc} "
+        f"--architecture {row.arch[3:]} --record` tries it anew"
+    )
+
+
+def _right(rows: Iterable[Row], wrong: Row) -> list[str]:
+    """Returns the versions of nvcc that compile a row's kernel rightly."""
+    return [
+        row.nvcc
+        for row in rows
+        if (row.kernels, row.arch, row.code) == (wrong.kernels, wrong.arch, wrong.code)
+        and row.compiled and not row.wrong
+    ]  # fmt: skip

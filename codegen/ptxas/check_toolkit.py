@@ -20,6 +20,11 @@ from codegen.core import advice
 from codegen.core.ptxas_rows import ReportError
 from codegen.ptxas.fingerprints import Manifest, SourceFingerprint
 
+_LEAVE_OUT = (
+    "To do without these kernels, `kernelmint regenerate --out DIR --where EXPR` writes a tree of "
+    "the others, and KERNELMINT_GENERATED_DIR=DIR builds it"
+)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the command; returns the exit status."""
@@ -36,7 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         for folder in options.specs:
             table = folder / advice.NAME
             if why := advice.refusal(table, keys, architectures, options.nvcc, code):
-                raise advice.AdviceError(why)
+                raise advice.AdviceError(f"{why}. {_LEAVE_OUT}")
     except (advice.AdviceError, ReportError) as error:
         print(error, file=sys.stderr, end="")
         return 1

@@ -243,6 +243,14 @@ def test_a_wrong_pair_is_refused_with_its_row_and_the_nearest_right_toolkit(tmp_
         ([KEYS[0]], ["90"], "13.2.86"),
     ):
         assert refusal(path, keys, architectures, nvcc) is None
+    other = [row._replace(kernels=KEYS[1]) for row in (BAD, right("13.5.37"))]
+    path.write_text(advice.text([BAD, right("13.2.86"), right("13.5.37"), *other]))
+    why = refusal(path, KEYS, ["90"], "13.0.88")
+    assert f"and 1 more of these kernels: {KEYS[1]}: nvcc 13.5.37 compiles them rightly" in why
+    path.write_text(advice.text([BAD, right("13.2.86"), other[0]]))
+    assert "no nvcc that was tried compiles all of them rightly" in refusal(
+        path, KEYS, ["90"], "13.0.88"
+    )
     path.write_text(advice.text([BAD]))
     assert "no other nvcc was tried" in refusal(path, [KEYS[0]], ["9.0"], "13.0.88")
 
@@ -254,13 +262,16 @@ def test_cmake_refuses_a_wrong_pair(tmp_path, capsys):
     (project.specs / advice.NAME).write_text(advice.text([BAD._replace(code=code)]))
     assert check_toolkit.main([*arguments, "13.5.37"]) == 0
     assert check_toolkit.main([*arguments, "13.0.88"]) == 1
-    assert f"compiles {KEYS[0]} wrongly" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"compiles {KEYS[0]} wrongly" in error
+    assert "KERNELMINT_GENERATED_DIR=DIR builds it" in error
 
 
 def test_the_matrix_has_a_column_for_each_toolkit(tmp_path):
     page = tmp_path / "p.md"
+    fine = right("13.5.37")._replace(kernels=KEYS[1])
     page.write_text("before\n\n| kernels | architecture | x |\n| --- | --- | --- |\n\nafter\n")
-    (tmp_path / advice.NAME).write_text(advice.text([SET, BAD, right("13.5.37")]))
+    (tmp_path / advice.NAME).write_text(advice.text([SET, BAD, right("13.5.37"), fine]))
     assert f"written: {page}" in run(tmp_path, "--matrix", page)
     assert page.read_text() == (
         "before\n\n"

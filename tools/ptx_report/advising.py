@@ -141,7 +141,8 @@ def write_matrix(page: Path, table: Path) -> None:
 
 
 def matrix(rows: Iterable[Row]) -> str:
-    """Returns the table of advice in Markdown, a column for each nvcc."""
+    """Returns the table of advice in Markdown, a column for each nvcc, without the kernels and
+    architectures with which nothing was found."""
     rows = list(rows)
     versions = sorted({row.nvcc for row in rows}, key=advice.numbers)
     cells = {(*row[:3], row.nvcc): _advice_cell(row) for row in rows}
@@ -150,7 +151,8 @@ def matrix(rows: Iterable[Row]) -> str:
     for kernels, set_name, arch in dict.fromkeys(row[:3] for row in rows):
         shown = f"`{kernels}`" + (f", {set_name}" if set_name else "")
         of_versions = [cells.get((kernels, set_name, arch, v), "not tried") for v in versions]
-        lines.append([shown, arch, *of_versions])
+        if not {*of_versions} <= {"not tried", "nothing found", "verified"}:
+            lines.append([shown, arch, *of_versions])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
