@@ -140,7 +140,7 @@ class Problem:
         return expected
 
     @functools.cached_property
-    def _magnitudes(self) -> Sequence[Tensor]:
+    def magnitudes(self) -> Sequence[Tensor]:
         """Returns, for each expected tensor, the magnitude of the terms of its sums."""
         magnitude = hook(self.family.name, "magnitude")
         return self.by(magnitude) if magnitude else [*map(_largest, self.expected)]
@@ -148,10 +148,11 @@ class Problem:
     def prepare(self) -> None:
         """Computes the expected results before a kernel changes an input, which those of a family
         with a rule of its own may need."""
-        if not hook(self.family.name, "differences"):
-            _ = self.expected, self._magnitudes
-        elif self.changed:
+        default = not hook(self.family.name, "differences")
+        if default or self.changed:
             _ = self.expected
+        if default or hook(self.family.name, "magnitude"):
+            _ = self.magnitudes
 
     def check(self, kernel: Callable[..., Any]) -> list[Difference]:
         """Calls a kernel once; returns the difference of each result from the expected one. The
@@ -180,7 +181,7 @@ class Problem:
         results = dict(zip(outputs, out, strict=True)) | single(self.tensors, self.changed)
         differences = []
         for (name, got), want, scale in zip(
-            results.items(), self.expected, self._magnitudes, strict=False
+            results.items(), self.expected, self.magnitudes, strict=False
         ):
             if want.numel() == 0:
                 continue

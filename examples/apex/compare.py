@@ -38,6 +38,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("multi_tensor_adam_capturable_master", &multi_tensor_adam_capturable_master_cuda);
 }
 """
+FLAGS = ["-O3", "-w", "-DVERSION_GE_1_1", "-DVERSION_GE_1_3", "-DVERSION_GE_1_5"]  # as setup.py's
 FUNCTIONS = (
     "multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_adam_capturable_master"
 )  # fmt: skip
@@ -62,8 +63,8 @@ def build() -> Any:
     return cpp_extension.load(
         "apex_upstream",
         [binding, str(folder / "multi_tensor_adam.cu")],
-        extra_cflags=["-O3", "-w"],
-        extra_cuda_cflags=["-O3", "-w"],
+        extra_cflags=FLAGS,
+        extra_cuda_cflags=FLAGS,
         extra_include_paths=[str(folder)],
     )
 

@@ -7,12 +7,16 @@ from typing import Any
 
 import torch
 from kernelmint.tools.comparison import Difference, Tolerance, compare
-from kernelmint.tools.problem import UNITS, Problem, single
+from kernelmint.tools.problem import Problem, single
 from torch import Tensor
 
-_DTYPES = {"f32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_DTYPES = {
+    "f32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16, "f64": torch.float64,
+}  # fmt: skip
 _SHAPES = ((3,), (), (64, 33), (7000,), (0,), (5, 1, 7))
 _OPTIONS: dict[str, Any] = {"betas": (0.9, 0.999), "epsilon": 1e-8}
+# Kernels compute in f32: a result is the sum of terms of at most 14 roundings.
+_ROUNDINGS = 16 * 2.0**-24
 
 
 def lists(
@@ -22,7 +26,7 @@ def lists(
     generator: torch.Generator,
 ) -> dict[str, Any]:
     """Returns lists of L tensors: g and p are of the kernel's dtype, the others of f32."""
-    dtype = _DTYPES.get(str(parameters["dtype"]), torch.float64)
+    dtype = _DTYPES[str(parameters["dtype"])]
     shapes = [_SHAPES[i % len(_SHAPES)] for i in range(sizes["L"])]
 
     def tensor(name: str, shape: tuple[int, ...]) -> Tensor:
@@ -33,10 +37,14 @@ def lists(
 
 
 def cases(**options: Any) -> tuple[dict[str, Any], ...]:
-    """Returns calls of few and of many tensors, in both modes."""
-    common = {**_OPTIONS, **options}
+    """Returns calls of few and of many tensors, in both modes. The numbers are f32's, as
+    kernels get them: 1 - 0.999 differs by 1.3e-5 of itself there."""
+    common = _OPTIONS | options
     return tuple(
-        {"sizes": {"L": count}, "options": {**common, **others}}
+        {
+            "sizes": {"L": count},
+            "options": {name: _in_f32(value) for name, value in (common | others).items()},
+        }
         for count, others in (
             (6, {}),
             (90, {"mode": "l2", "decay": 0.1, "chunk_size": 64}),
@@ -45,12 +53,27 @@ def cases(**options: Any) -> tuple[dict[str, Any], ...]:
     )
 
 
-def differences(problem: Problem, out: tuple[Tensor, ...]) -> Iterator[Difference]:
-    """Yields the difference of each changed tensor: kernels compute in f32, whatever the dtype."""
+def _in_f32(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_in_f32, value))
+    return torch.tensor(value).item() if isinstance(value, float) else value
+
+
+def differences(
+    problem: Problem, out: tuple[Tensor, ...], rounded: bool = False
+) -> Iterator[Difference]:
+    """Yields the difference of each changed tensor: right within the roundings of f32 in its terms,
+    and one to the dtype of the tensor, or to that of the gradients if all are `rounded` to it."""
     results = single(problem.tensors, problem.changed)
-    for (name, got), want in zip(results.items(), problem.expected, strict=True):
-        unit = max(UNITS[got.dtype], UNITS[torch.float32])
-        if got.numel() != 0:
-            tolerance = Tolerance(unit, unit)
-            scale = want.abs().max()
-            yield compare(got, want, name=name, tolerance=tolerance, atol_scale=scale, dims=())
+    to = _DTYPES[str(problem.parameters["dtype"])]
+    for (name, got), want, magnitude in zip(
+        results.items(), problem.expected, problem.magnitudes, strict=True
+    ):
+        if got.numel() == 0:
+            continue
+        dtype = torch.finfo(to if rounded else got.dtype)
+        unit = max(dtype.eps, torch.finfo(torch.float32).eps) / 2
+        subnormal = dtype.smallest_normal * dtype.eps
+        scale = magnitude + subnormal / 2 / _ROUNDINGS
+        tolerance = Tolerance(unit, _ROUNDINGS)
+        yield compare(got, want, name=name, tolerance=tolerance, atol_scale=scale, dims=())

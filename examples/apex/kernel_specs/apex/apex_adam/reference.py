@@ -44,6 +44,40 @@ def adam(
     return tuple(tensor for result in results for tensor in result)
 
 
+def magnitude(
+    g: Sequence[Tensor],
+    p: Sequence[Tensor],
+    m: Sequence[Tensor],
+    v: Sequence[Tensor],
+    lr: Any,
+    betas: Sequence[float],
+    epsilon: float,
+    step: Any,
+    mode: str = "decoupled",
+    unbiased: bool = True,
+    decay: float = 0.0,
+) -> tuple[Tensor, ...]:
+    """the magnitude of the terms: sums of absolute values, of p's change, m and v. The change is
+    divided by the root of v, whose relative error grows as terms of l2's gradients cancel out."""
+    corrections = [1 - beta ** int(step) if unbiased else 1.0 for beta in betas]
+    results: tuple[list[Tensor], ...] = ([], [], [])
+    for gradient, parameter, mean, square in zip(g, p, m, v, strict=True):
+        before, slope = parameter.double(), gradient.double()
+        terms = slope.abs()
+        if mode == "l2":
+            slope, terms = slope + decay * before, terms + decay * before.abs()
+        mean = betas[0] * mean.double().abs() + (1 - betas[0]) * terms
+        result = betas[1] * square.double() + (1 - betas[1]) * slope**2
+        square = betas[1] * square.double() + (1 - betas[1]) * terms**2
+        update = mean / corrections[0] / ((result / corrections[1]).sqrt() + epsilon)
+        update = update * (square / result)
+        if mode == "decoupled":
+            update = update + decay * before.abs()
+        for all_of, tensor in zip(results, (float(lr) * update, mean, square), strict=True):
+            all_of.append(tensor)
+    return tuple(tensor for result in results for tensor in result)
+
+
 def tuning_inputs(
     sizes: Mapping[str, int], parameters: Mapping[str, Any], generator: torch.Generator
 ) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ..made import cases, differences
+from .reference import magnitude
 
-__all__ = ["CASES", "differences"]
+__all__ = ["CASES", "differences", "magnitude"]
 
 CASES = cases(lr=1e-2, step=3)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..apex_adam.reference import adam
+from ..apex_adam.reference import adam, magnitude
 from ..made import lists
 
 
@@ -21,12 +21,27 @@ def adam_capturable(
     noop: Tensor,
     **options: Any,
 ) -> tuple[Tensor, ...]:
-    """Returns g, p, m and v after a step on gradients that are divided by a scale."""
+    """Returns g, p, m and v after a step on gradients that are divided by a scale. Kernels round m
+    and v to the dtype of g, although they keep them in f32."""
     if int(noop) == 1:
         return tuple(tensor.double() for tensor in (*g, *p, *m, *v))
     slopes = [tensor.float() * inv_scale for tensor in g]
     changed = [slope.to(tensor.dtype) for slope, tensor in zip(slopes, g, strict=True)]
     return (*changed, *adam(slopes, p, m, v, **_of_adam(options)))
+
+
+def magnitudes(
+    g: Sequence[Tensor],
+    p: Sequence[Tensor],
+    m: Sequence[Tensor],
+    v: Sequence[Tensor],
+    inv_scale: Tensor,
+    **options: Any,
+) -> tuple[Tensor, ...]:
+    """the magnitude of the terms: apex_adam's, and 0 for g, which is only rounded to its dtype."""
+    slopes = [tensor.float() * inv_scale for tensor in g]
+    none = [torch.zeros_like(slope, dtype=torch.float64) for slope in slopes]
+    return (*none, *magnitude(slopes, p, m, v, **_of_adam(options)))
 
 
 def _of_adam(options: dict[str, Any]) -> dict[str, Any]:

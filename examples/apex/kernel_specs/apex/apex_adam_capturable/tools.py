@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from ..made import cases, differences
+import functools
 
-__all__ = ["CASES", "differences"]
+from .. import made
+from .reference import magnitudes as magnitude
 
-CASES = cases()
+__all__ = ["CASES", "differences", "magnitude"]
+
+CASES = made.cases()
+differences = functools.partial(made.differences, rounded=True)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..apex_adam_capturable.reference import adam_capturable, numbers
+from ..apex_adam_capturable.reference import adam_capturable, magnitudes, numbers
 from ..made import lists
 
 
@@ -28,6 +28,14 @@ def adam_master(
     results = adam_capturable(g, p_master, m, v, inv_scale, noop, **options)
     count = len(g)
     return (*results, *results[count : 2 * count])
+
+
+def magnitude(
+    g: Sequence[Tensor], p: Sequence[Tensor], p_master: Sequence[Tensor], **others: Any
+) -> tuple[Tensor, ...]:
+    """the magnitude of the terms: apex_adam_capturable's."""
+    results = magnitudes(g, p_master, **others)
+    return (*results, *results[len(g) : 2 * len(g)])
 
 
 def tuning_inputs(
