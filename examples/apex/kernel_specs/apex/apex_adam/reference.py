@@ -57,7 +57,7 @@ def magnitude(
     unbiased: bool = True,
     decay: float = 0.0,
 ) -> tuple[Tensor, ...]:
-    """the magnitude of the terms: sums of absolute values, of p's change, m and v. The change is
+    """Returns sum(|term|) of p's change, m and v, in which no terms cancel out. The change is
     divided by the root of v, whose relative error grows as terms of l2's gradients cancel out."""
     corrections = [1 - beta ** int(step) if unbiased else 1.0 for beta in betas]
     results: tuple[list[Tensor], ...] = ([], [], [])

@@ -38,7 +38,7 @@ def magnitudes(
     inv_scale: Tensor,
     **options: Any,
 ) -> tuple[Tensor, ...]:
-    """the magnitude of the terms: apex_adam's, and 0 for g, which is only rounded to its dtype."""
+    """Returns sum(|term|): apex_adam's, and 0 for g, which is only rounded to its dtype."""
     slopes = [tensor.float() * inv_scale for tensor in g]
     none = [torch.zeros_like(slope, dtype=torch.float64) for slope in slopes]
     return (*none, *magnitude(slopes, p, m, v, **_of_adam(options)))

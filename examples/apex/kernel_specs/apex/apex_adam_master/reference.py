@@ -33,7 +33,7 @@ def adam_master(
 def magnitude(
     g: Sequence[Tensor], p: Sequence[Tensor], p_master: Sequence[Tensor], **others: Any
 ) -> tuple[Tensor, ...]:
-    """the magnitude of the terms: apex_adam_capturable's."""
+    """Returns sum(|term|): apex_adam_capturable's."""
     results = magnitudes(g, p_master, **others)
     return (*results, *results[len(g) : 2 * len(g)])
 
