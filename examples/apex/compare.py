@@ -38,7 +38,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("multi_tensor_adam_capturable_master", &multi_tensor_adam_capturable_master_cuda);
 }
 """
-FLAGS = ["-O3", "-w", "-DVERSION_GE_1_1", "-DVERSION_GE_1_3", "-DVERSION_GE_1_5"]  # as setup.py's
+# Macros of setup.py go with each file.
+FLAGS = ["-O3", "-w", "-DVERSION_GE_1_1", "-DVERSION_GE_1_3", "-DVERSION_GE_1_5"]
 FUNCTIONS = (
     "multi_tensor_adam", "multi_tensor_adam_capturable", "multi_tensor_adam_capturable_master"
 )  # fmt: skip
