@@ -17,7 +17,7 @@ from . import traces
 from .traces import KINDS, Frame, Node, Profile
 
 _TEMPLATE = Path(__file__).with_name("page.html.mako")
-_LEAST = 0.0005  # of the whole, that a box of the flame graph takes
+_LEAST = 0.0005  # The least share of the whole that the flame graph draws as a box
 _LONGEST = 110  # characters of a name in a table
 
 
