@@ -50,7 +50,7 @@ _InFlight = tuple[_Group, ...]
 
 
 class _Moves(NamedTuple):
-    """What a block makes of the registers that are written before it, copies followed."""
+    """A block's effect on the set of written registers, copies followed."""
 
     writes: int
     copies: dict[int, int]  # registers, each with those of which one must be written before
@@ -157,7 +157,7 @@ class _Paths:
                 for to, source in own.copies
             }
             for to, sources in copied.items():
-                if guard and sources:  # what is there may stay
+                if guard and sources:  # the copy may be left out
                     copied[to] = 0 if writes & to else sources | copies.get(to, to)
             for to in [to for to in copies if own.writes & to]:
                 del copies[to]
@@ -202,7 +202,7 @@ class _Paths:
             return EVERY
         if callee not in callees:
             callees[callee] = EVERY  # a call within itself
-            # What is copied may be an argument, or a register that is saved.
+            # A function may copy its arguments, and registers that it saves.
             state = self._flow(callee, 0, join, callees, self._plain())
             of_all: int | None = None
             for index in self.returns & state.keys():
