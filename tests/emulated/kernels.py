@@ -74,6 +74,8 @@ class Kernel:
     ) -> None:
         (self.info,) = (info for info in runtime.kernels(key.partition(".")[0]) if info.key == key)
         self._library = _library(key, tuple(faults.items()), project)
+        # Args lack what only gradients take.
+        self._args = (project / "generated" / self.info.family / "args.h").read_text()
         self._seeds = itertools.count()
 
     def __call__(self, *given: Tensor, out: Tensor | tuple[Tensor, ...], **options: Any) -> None:
@@ -95,6 +97,8 @@ class Kernel:
         values: list[Any] = []
         for argument in family.arguments:  # which is how they lie in Args
             if isinstance(argument, Scalar):
+                if f" {argument.name};" not in self._args:
+                    continue
                 value = options.get(argument.name)
                 if value is None:
                     assert argument.default is not None
