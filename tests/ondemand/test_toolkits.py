@@ -112,7 +112,8 @@ def test_rows_of_another_machine_are_merged(family, key, tmp_path):
     assert f"`{key}`" in page.read_text()
 
 
-def test_a_source_has_one_fingerprint_in_any_set():
+def test_a_source_has_one_fingerprint_in_any_set(monkeypatch):
+    monkeypatch.setattr(ondemand, "sources", dict(ondemand.sources))  # the checkout's are loaded
     manifest = Manifest(ROOT / "generated/manifest.json")
     whole = SourceFingerprint(manifest, [SPECS])
     loading.families(SPECS)
