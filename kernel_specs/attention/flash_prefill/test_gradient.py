@@ -223,7 +223,11 @@ class AsOnGpus(torch.autograd.Function):
         ctx.inputs = inputs | lengths | ({} if s_aux is None else {"s_aux": s_aux})
         ctx.outputs = {"o": o, "lse": lse}
         names = ("softmax_scale", "softcap", "window_left", "window_right")
-        ctx.scalars = {"softcap": 0.0} | dict.fromkeys(names[2:], -1) | {"softmax_scale": None}
+        ctx.scalars = (
+            {"softcap": 0.0}
+            | dict.fromkeys(names[2:], -1)
+            | {"softmax_scale": None, "deterministic": False}
+        )
         ctx.scalars |= {name: options[name] for name in names if name in options}
         return o
 
