@@ -20,12 +20,46 @@ inline constexpr bool kIsWide = Config::d_head > 128;
 template <class Config>
 inline constexpr int kPartQueries = Config::B_r * Config::d_head / 128;
 
+// The rings of blocks of queries in shared memory, and their barriers.
+class Rings {
+ public:
+  __device__ explicit Rings(std::uint32_t base) : base_(base) {}
+
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t data(int stage) const {
+    return base_ + Ring::kData + stage * Ring::kDataStep;
+  }
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t rows(int stage) const {
+    return base_ + Ring::kRows + stage * Ring::kRowsStep;
+  }
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t full(int stage) const {
+    return base_ + Ring::kFull + stage * 8;
+  }
+  template <class Ring>
+  __device__ __forceinline__ std::uint32_t empty(int stage) const {
+    return base_ + Ring::kEmpty + stage * 8;
+  }
+
+ protected:
+  template <class Ring>
+  __device__ void initialise() const {
+    for (int i = 0; i < Ring::kBuffers; ++i) {
+      ptx::mbarrier_init(full<Ring>(i), 1);
+      ptx::mbarrier_init(empty<Ring>(i), kReaders);
+    }
+  }
+
+  std::uint32_t base_;
+};
+
 // The map of shared memory. K, V, Q, dO and dS lie in panels of 64 columns, all rows of one after
 // the other, whose rows of 128 bytes are swizzled as TMA and wgmma do it. Each warpgroup has a
 // panel of dS, queries by keys. dQ lies in the order of the registers. A tile's description may
 // have `kTileBytes` at the end.
 template <class Config, int kTileBytes = 0>
-class SharedMemory {
+class SharedMemory : public Rings {
   static constexpr int kPanels = Config::d_head / 64;
 
  public:
@@ -41,6 +75,7 @@ class SharedMemory {
   // A block of queries with its rows' values: Q and the log-sum-exps, or dO and D.
   template <int kFirst, int kFirstRows, int kFirstBarrier, int kStages>
   struct Ring {
+    static constexpr int kDataStep = kQueriesBytes, kRowsStep = kRowsBytes;
     static constexpr int kBuffers = kStages, kEnd = kFirst + kStages * kQueriesBytes,
                          kRowsEnd = kFirstRows + kStages * kRowsBytes,
                          kBarriersEnd = kFirstBarrier + 16 * kStages;
@@ -65,7 +100,7 @@ class SharedMemory {
   static_assert(Gradients::kBarriersEnd + kTileBytes == Config::smem_bytes);
   static_assert(kBarriers % 8 == 0 && (kTileBytes == 0 || Gradients::kBarriersEnd % 16 == 0));
 
-  __device__ explicit SharedMemory(std::uint32_t base) : base_(base) {}
+  using Rings::Rings;
 
   __device__ __forceinline__ std::uint32_t keys() const { return base_ + kKeys; }
   __device__ __forceinline__ std::uint32_t values() const { return base_ + kValues; }
@@ -80,47 +115,19 @@ class SharedMemory {
   __device__ __forceinline__ std::uint32_t keys_full() const { return base_ + kBarriers; }
   __device__ __forceinline__ std::uint32_t values_full() const { return base_ + kBarriers + 8; }
 
-  template <class Ring>
-  __device__ __forceinline__ std::uint32_t data(int stage) const {
-    return base_ + Ring::kData + stage * kQueriesBytes;
-  }
-  template <class Ring>
-  __device__ __forceinline__ std::uint32_t rows(int stage) const {
-    return base_ + Ring::kRows + stage * kRowsBytes;
-  }
-  template <class Ring>
-  __device__ __forceinline__ std::uint32_t full(int stage) const {
-    return base_ + Ring::kFull + stage * 8;
-  }
-  template <class Ring>
-  __device__ __forceinline__ std::uint32_t empty(int stage) const {
-    return base_ + Ring::kEmpty + stage * 8;
-  }
-
   // By one thread, before all others go on.
   __device__ void initialise_barriers() const {
     ptx::mbarrier_init(keys_full(), 1);
     ptx::mbarrier_init(values_full(), 1);
-    initialise<Queries>();
-    initialise<Gradients>();
+    this->template initialise<Queries>();
+    this->template initialise<Gradients>();
     ptx::fence_mbarrier_init();
   }
-
- private:
-  template <class Ring>
-  __device__ void initialise() const {
-    for (int i = 0; i < Ring::kBuffers; ++i) {
-      ptx::mbarrier_init(full<Ring>(i), 1);
-      ptx::mbarrier_init(empty<Ring>(i), kReaders);
-    }
-  }
-
-  std::uint32_t base_;
 };
 
 // Named barriers. dS of both warpgroups is there; a warpgroup's part of dQ may be written, or has
-// been, which it and the warp that adds dQ share; rows beside a
-// sequence are zero; for wide heads, P of both warpgroups is there.
+// been, which it and the warp that adds dQ share; rows beside a sequence are zero; for wide heads,
+// P of both warpgroups is there.
 enum NamedBarrier {
   kScoresMade = 1,
   kPartEmpty = 2,

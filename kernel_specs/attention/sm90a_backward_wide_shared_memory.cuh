@@ -10,7 +10,7 @@ namespace kernelmint::attention_backward::sm90a {
 // K, V, Q and dO as in SharedMemory. P and dS lie transposed, keys by queries: a row is a key's 64
 // queries. P has two buffers: a warpgroup makes P while the other one may still multiply the last.
 template <class Config>
-class WideSharedMemory {
+class WideSharedMemory : public Rings {
   static constexpr int kPanels = Config::d_head / 64;
 
  public:
@@ -24,6 +24,7 @@ class WideSharedMemory {
 
   template <int kFirst, int kFirstRows, int kFirstBarrier, int kStages>
   struct Ring {
+    static constexpr int kDataStep = kQueriesBytes, kRowsStep = kRowsBytes;
     static constexpr int kBuffers = kStages, kData = kFirst, kRows = kFirstRows,
                          kFull = kFirstBarrier, kEmpty = kFirstBarrier + 8 * kStages;
   };
@@ -47,7 +48,7 @@ class WideSharedMemory {
   using Gradients =
       Ring<kGradients, kDeltas, kBarriers + 16 + 16 * Config::q_stages, Config::do_stages>;
 
-  __device__ explicit WideSharedMemory(std::uint32_t base) : base_(base) {}
+  using Rings::Rings;
 
   __device__ __forceinline__ std::uint32_t keys() const { return base_ + kKeys; }
   __device__ __forceinline__ std::uint32_t values() const { return base_ + kValues; }
@@ -62,42 +63,14 @@ class WideSharedMemory {
   __device__ __forceinline__ std::uint32_t keys_full() const { return base_ + kBarriers; }
   __device__ __forceinline__ std::uint32_t values_full() const { return base_ + kBarriers + 8; }
 
-  template <class Ring>
-  __device__ __forceinline__ std::uint32_t data(int stage) const {
-    return base_ + Ring::kData + stage * kQueriesBytes;
-  }
-  template <class Ring>
-  __device__ __forceinline__ std::uint32_t rows(int stage) const {
-    return base_ + Ring::kRows + stage * kRowsBytes;
-  }
-  template <class Ring>
-  __device__ __forceinline__ std::uint32_t full(int stage) const {
-    return base_ + Ring::kFull + stage * 8;
-  }
-  template <class Ring>
-  __device__ __forceinline__ std::uint32_t empty(int stage) const {
-    return base_ + Ring::kEmpty + stage * 8;
-  }
-
   // By one thread, before all others go on.
   __device__ void initialise_barriers() const {
     ptx::mbarrier_init(keys_full(), 1);
     ptx::mbarrier_init(values_full(), 1);
-    initialise<Queries>();
-    initialise<Gradients>();
+    this->template initialise<Queries>();
+    this->template initialise<Gradients>();
     ptx::fence_mbarrier_init();
   }
-
- private:
-  template <class Ring>
-  __device__ void initialise() const {
-    for (int i = 0; i < Ring::kBuffers; ++i) {
-      ptx::mbarrier_init(full<Ring>(i), 1);
-      ptx::mbarrier_init(empty<Ring>(i), kReaders);
-    }
-  }
-
-  std::uint32_t base_;
 };
 
 }  // namespace kernelmint::attention_backward::sm90a

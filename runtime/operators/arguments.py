@@ -186,7 +186,7 @@ class Arguments:
         A scalar that was left out has its default if `names` holds it, else None. `computed` says
         of each output whether the call computes it.
         """
-        needed = {name.partition("[")[0] for name in names}  # a list, of which it names a number
+        needed = {name.partition("[")[0] for name in names}  # x of x[0], a number of a list
         scope = {**info.parameters, **info.derived, **computed, **self.symbols_of(inputs)}
         for scalar, value in zip(self.family.scalars, scalars, strict=True):
             if value is None and scalar.name in needed and scalar.name in self.scalar_defaults:

@@ -27,7 +27,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   Problem<typename Config::Args> problem{flash_backward::describe<Config>(args, context, 1)};
   // The first block of keys of a head stores dQ, and counts its steps, but for the first step, of
   // the last queries; or all blocks count the steps of each block of dQ.
-  // Of wide heads, each warp's tile has a counter, or all dQ is zero before.
+  // If a head is wide, each warp's tile has a counter, or all of dQ is zero before.
   problem.counters_of_head =
       Config::deterministic ? problem.query_blocks * (kIsWide<Config> ? 8 : 1) : 1;
   problem.first_zero = kIsWide<Config> && !Config::deterministic
