@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from codegen.core.manifest import Target, TunedRow
-from runtime import devices, finding, listing, manifest, ondemand, packs, rows
+from runtime import devices, finding, listing, manifest, ondemand, packs, rows, slices
 from runtime.errors import KernelNotFound, text
 from runtime.handle import Kernel
 from runtime.kernel_info import KernelInfo, infos_of
@@ -309,7 +309,7 @@ def _why_not(
             listed = manifest.kernel(info.family, info.key)
             assert listed is not None
             _, _, (kernel,) = listed
-            built_for = packs.of(info.family, info.key).architectures
+            built_for = slices.of(info.family, info.key).architectures
             why = devices.why_unavailable(info.target, built_for, index) or devices.why_too_large(
                 kernel.shared_memory, index
             )

@@ -23,6 +23,7 @@ from runtime import (
     manifest,
     ondemand,
     packs,
+    slices,
     tensors,
     used,
 )
@@ -145,13 +146,15 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
             info = _info(family, key)
     if info is None:
         raise KernelNotFound(_explain_unknown(key))
+    if not info.built and info.reason is None:
+        info = _fetched(info, compiles)
     if not info.built:
         raise TargetUnavailable(f"{key}: {info.reason}")
     if _native.is_set("KERNELMINT_REQUIRE"):
         from runtime import verified
 
         verified.require(info)
-    pack = packs.of(family, key)
+    pack = slices.of(family, key)
     through_operator = caller(family)
     library = packs.library(pack, family)
     intercepted = eager_caller(family)
@@ -163,12 +166,26 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
             f"{pack}: {pack.library(family)} lacks {key}, which its manifest names: reinstall it"
         ) from None
     used.note(key)
-    if pack is not packs.owner(family):
+    if pack is packs.single(family, key):
         _next_look[key] = time.monotonic() + _LOOK
     kernel_class: type[Kernel] = packs.face(pack, family)
     kernel_object = kernel_class.of_key(key)(info, native, through_operator)
     native.serve(kernel_object)  # plain calls; other calls go through the generated method
     return kernel_object
+
+
+def _fetched(info: kernel_info.KernelInfo, fetches: bool) -> kernel_info.KernelInfo:
+    """Returns the description of a kernel after its slice was fetched. Raises BuildError."""
+    pack = packs.owner(info.family)
+    if pack is None or not slices.is_fetched(pack, info.family, info.target):
+        return info
+    if not fetches:
+        raise KernelNotFound(
+            f"{info.key} is in a slice that is not here, and nothing is fetched while a graph "
+            f"runs: call runtime.kernel({info.key!r}) before"
+        )
+    slices.fetch(pack, info.family, info.target)
+    return _info(info.family, info.key) or info
 
 
 def _info(family: str, key: str) -> kernel_info.KernelInfo | None:

@@ -10,7 +10,7 @@ from codegen.core.architectures import of_target
 from codegen.core.manifest import Family, Target
 from codegen.core.manifest import Kernel as Generated
 from codegen.core.packs import Pack
-from runtime import devices, manifest, ondemand, packs, pytorch
+from runtime import devices, manifest, ondemand, packs, pytorch, slices
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,16 @@ class KernelInfo:
 
 def why_not_built(family: Family, target: Target) -> str | None:
     """Returns why a pack holds none of a target's kernels, and what would build them; None if
-    they are built when they are first asked for."""
+    they are built, or their slice is fetched, when they are first asked for."""
     if ondemand.builds(family.name, None):
         from runtime.ondemand import kernels as on_demand
 
         return on_demand.why_not(target)
     pack = packs.of(family.name)
+    if slices.is_fetched(pack, family.name, target.name):
+        return None
+    if why := slices.why_none(pack, family.name, target.name):
+        return why
     rebuild = f"rebuild pack {pack.name} in its project, `{manifest.REBUILD}"
     if not target.is_cuda:
         return f"pack {pack.name} has no kernels of target {target.name}: {rebuild}`"
@@ -131,9 +135,11 @@ def infos_of(
     """
     # By pack and shared memory: whether built, and why not available.
     states: dict[tuple[Pack, int], tuple[bool, str | None]] = {}
-    own, singles = packs.of(family.name), packs.by_key(family.name)
+    held, singles = packs.of(family.name), packs.by_key(family.name)
+    if held.slices and not unasked:
+        held = slices.holder(held, family.name, target.name) or held
     for kernel in kernels:
-        pack = singles.get(kernel.key, own)
+        pack = singles.get(kernel.key, held)
         state = pack, kernel.shared_memory
         if state not in states:
             states[state] = (False, unasked) if unasked else _state(pack, family, target, kernel)

@@ -122,7 +122,7 @@ def owner(family: str) -> Pack | None:
 
 def of(family: str, key: str | None = None) -> Pack:
     """Returns the pack of a family that is known to be there; with a key, the pack that holds
-    that kernel if it was built."""
+    that kernel if it was built singly."""
     pack = (single(family, key) if key is not None else None) or owner(family)
     assert pack is not None
     return pack
@@ -263,7 +263,7 @@ def library(pack: Pack, family: str) -> _native.Library:
 
 def face(pack: Pack, family: str) -> Any:
     """Returns the class of a family's kernels, which was generated for it."""
-    return _of_face(pack, family, "KERNEL_CLASS")
+    return _of_face(of(family) if pack.slice_name else pack, family, "KERNEL_CLASS")
 
 
 def generated_front(family: str) -> Any:

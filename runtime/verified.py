@@ -12,7 +12,7 @@ from codegen.core.manifest import Family
 from codegen.core.packs import Pack, PackError
 from codegen.core.ptxas_rows import ReportError, read_csv
 from codegen.core.verified import Row, VerifiedError
-from runtime import _native, devices, manifest, packs
+from runtime import _native, devices, manifest, packs, slices
 from runtime.errors import InvalidArgument, TargetUnavailable, unlisted
 from runtime.kernel_info import KernelInfo
 
@@ -54,7 +54,7 @@ def code_of(info: KernelInfo, index: int = 0) -> tuple[str, str] | None:
     """Returns the architecture and the hash of the machine code that a kernel runs
     as on the CPU or on a CUDA device; None if nothing of it runs there, or its code is
     compressed."""
-    pack = packs.of(info.family, info.key)
+    pack = slices.of(info.family, info.key)
     if not info.is_cuda:
         return _native.active_cpu_isa(), _cpu_code(pack, info.family)
     here = devices.capability_of(index)
@@ -81,7 +81,7 @@ def where(family: Family, target: str, keys: Collection[str]) -> dict[str, int]:
     the devices that they were verified on. Raises VerifiedError, PackError."""
     right_keys: dict[str, set[str]] = {}
     for (key, arch, code), rows in _rows(file_of(family, target)).items():
-        if key in keys and code == _code_for(packs.of(family.name, key), family.name, key, arch):
+        if key in keys and code == _code_for(slices.of(family.name, key), family.name, key, arch):
             for row in rows:
                 if row.is_right:
                     right_keys.setdefault(row.device, set()).add(key)

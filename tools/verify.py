@@ -28,7 +28,7 @@ from codegen.core.ptxas_rows import ReportError
 from codegen.core.verified import RIGHT, Row, VerifiedError
 from codegen.core.words import counted, one_line
 from codegen.ptxas.files import write_text
-from runtime import KernelInfo, devices, manifest, ondemand, packs
+from runtime import KernelInfo, devices, manifest, ondemand, packs, slices
 from runtime import verified as found_before
 
 from .problem import NoProblemError
@@ -108,7 +108,7 @@ def _rows(
                 if outcome == RIGHT:
                     checks.append(tool)
                     outcome = sanitized(sanitizer, info, tool)
-        pack = packs.of(info.family, info.key)
+        pack = slices.of(info.family, info.key)
         device = torch.device("cuda", index) if info.is_cuda else torch.device("cpu")
         yield Row(
             kernel_config=info.key,

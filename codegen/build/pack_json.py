@@ -3,11 +3,13 @@ fingerprint.
 
     pack_json.py --name PACK --folder DIR --root PROJECT --kernelmint DIR --manifest FILE
                  --targets FAMILY.TARGET ... --architectures ... --isas ... --specs NAME=FOLDER ...
+                 [--slice NAME ARCHITECTURE,... FAMILY.TARGET ...] ...
                  --set NAME=VALUE ... --headers NAME FOLDER ... -- SOURCE ...
 
 pack.json holds each setting, the hash of each folder of foreign headers and of each source (by its
 path within the project, or within Kernelmint), the built targets, and as `fingerprint` the hash of
-all inputs of the libraries. CMake runs this whenever a source or a setting changes. Standard
+all inputs of the libraries. A slice's, in slices/NAME, has that fingerprint, and its own
+architectures and targets. CMake runs this whenever a source or a setting changes. Standard
 library only.
 """
 
@@ -49,6 +51,7 @@ def main(arguments: list[str]) -> None:
         parser.add_argument(option, nargs="*", default=[])
     parser.add_argument("--specs", action="append", default=[])
     parser.add_argument("--set", action="append", default=[], dest="settings")
+    parser.add_argument("--slice", nargs="+", action="append", default=[], dest="slices")
     parser.add_argument("--headers", nargs=2, action="append", default=[])
     parser.add_argument("sources", nargs="*", type=Path)
     options = parser.parse_args(arguments)
@@ -89,15 +92,29 @@ def main(arguments: list[str]) -> None:
             name_of(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sources
         },
     }
+    slices = tuple(
+        packs.Slice(name=name, architectures=tuple(names.split(",")), targets=tuple(targets))
+        for name, names, *targets in options.slices
+    )
     generated = {family.name: family.fingerprint for family in families}
-    hashed = json.dumps({**made_of, "generated": generated}, sort_keys=True)
+    hashed = json.dumps(
+        {**made_of, "generated": generated, "slices": options.slices}, sort_keys=True
+    )
     fingerprint = hashlib.sha256(hashed.encode()).hexdigest()[:32]
     specs = dict(folder.split("=", 1) for folder in options.specs)
     options.folder.mkdir(parents=True, exist_ok=True)
     packs.write(
         options.folder, families, name=options.name, fingerprint=fingerprint, spec_folders=specs,
-        **made_of,
+        slices=slices, **made_of,
     )  # fmt: skip
+    for part in slices:
+        folder = options.folder / packs.SLICES / part.name
+        folder.mkdir(parents=True, exist_ok=True)
+        of_slice = {"architectures": part.architectures, "targets": part.targets, "isas": ()}
+        packs.write(
+            folder, families, name=options.name, fingerprint=fingerprint, spec_folders={},
+            slice_name=part.name, **{**made_of, "sources": {}, **of_slice},
+        )  # fmt: skip
     (options.folder / "fingerprint.cpp").write_text(
         f'#include "generated.h"\n\nconst char kernelmint::kBuild[] = "{fingerprint}";\n'
     )

@@ -9,6 +9,10 @@ A pack's folder holds
     python/<family>.py  the generated class of the family's kernels
     kernel_specs/       the specs with their headers, fronts and references; an editable install
                         names the folder where they are written instead
+    slices/<slice>/     a slice: its pack.json, ptxas.csv and libraries (docs/slices.md)
+
+A slice holds the CUDA kernels of a pack for one architecture, in libraries of their own. It lies in
+its pack's folder, in another distribution, or in the cache (codegen/core/slices.py).
 
 An installed distribution names its packs in the entry points `kernelmint.packs`: `my_pack =
 "my_package._pack"` is the folder my_package/_pack beside the distribution. Nothing is imported.
@@ -25,16 +29,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from codegen.core import architectures, as_json
-from codegen.core.as_json import named
+from codegen.core.as_json import left_out, named
 
 if TYPE_CHECKING:
     from codegen.core.manifest import Family
 
 GROUP = "kernelmint.packs"
 PACK_JSON = "pack.json"
+SLICES = "slices"  # the folder of a pack's slices
 MANIFEST = "manifest.json"
 FORMAT = 1  # version of pack.json
 NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_FILE = re.compile(r"[\w.+-]*\Z")  # a wheel's name
 
 
 class PackError(ImportError):
@@ -48,6 +54,31 @@ class Front:
     family: str
     module: str  # within the pack's specs: "kernel_specs.attention.front"
     function: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """A slice that a pack's build made.
+
+    Attributes:
+        name: "sm90", after the compute capability.
+        architectures: as a pack's: "90a".
+        targets: as a pack's.
+        distribution: the distribution that installs it, "my-kernels-sm90".
+        wheel: the file of that distribution.
+        sha256: the hash of that file, which makes it the pack's whoever keeps it.
+        size: the bytes of that file.
+
+    The last four are "" and 0 in a pack from which nothing was split.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    targets: tuple[str, ...]
+    distribution: str = left_out("")
+    wheel: str = left_out("")
+    sha256: str = left_out("")
+    size: int = left_out(0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # one object a pack: keys of caches
@@ -70,6 +101,8 @@ class PackJson:
         isas: the instruction sets that the CPU kernels were compiled for.
         targets: the built targets, as "family.target".
         sources: the hash of each source, by its path in the project that built the pack.
+        slices: the slices that the build made.
+        slice_name: the name of the slice that this is; "" for a pack.
     """
 
     format: int = FORMAT
@@ -86,6 +119,8 @@ class PackJson:
     isas: tuple[str, ...]
     targets: tuple[str, ...]
     sources: Mapping[str, str]
+    slices: tuple[Slice, ...] = left_out(())
+    slice_name: str = left_out("")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,7 +181,8 @@ class Pack(PackJson):
     def __str__(self) -> str:
         """Returns the pack for messages: ``pack my_kernels (my-kernels 0.1,
         /…/my_kernels/_pack)``."""
-        return describe(self.name, self.folder, self.distribution)
+        name = f"{self.name}, slice {self.slice_name}" if self.slice_name else self.name
+        return describe(name, self.folder, self.distribution)
 
 
 @dataclass(frozen=True)
@@ -194,6 +230,9 @@ def _check(described: PackJson) -> None:
     for name in (described.name, *described.generated):
         if not NAME.match(name):
             raise ValueError(f"the name {name!a:.60}: expected lower-case letters, digits and _")
+    for part in described.slices:
+        if architectures.of_target(part.name) is None or not _FILE.match(part.wheel):
+            raise ValueError(f"the slice {part.name!a:.60} of {part.wheel!a:.60}")
     for architecture in described.architectures:
         if architectures.parse(architecture) is None:
             raise ValueError(

@@ -45,13 +45,13 @@ class _Member:
 
 
 def unpack(archive: Path, into: Path) -> None:
-    """Unpacks a zip or tar archive into a new folder: files are read-only, links lead to members,
-    and links to absent members are left out.
+    """Unpacks a zip, a wheel or a tar archive into a new folder: files are read-only, links lead to
+    members, and links to absent members are left out.
 
     Raises UnpackError, or whatever zipfile and tarfile raise for a damaged archive.
     """
     into.mkdir()
-    if archive.name.endswith(".zip"):
+    if archive.name.endswith((".zip", ".whl")):
         with zipfile.ZipFile(archive) as zipped:
             links = _unpack(_of_zip(zipped), into)
     else:

@@ -8,7 +8,8 @@
 #
 # The files of a spec's `build:` are compiled, linked and fingerprinted with it. KERNELMINT_GENERATED_DIR, if
 # it is set, names another tree than GENERATED. NO_SOURCES: an installed pack carries no C++ of its
-# kernels. ALSO_MADE_OF: further files whose hash belongs to the pack's fingerprint.
+# kernels. ALSO_MADE_OF: further files whose hash belongs to the pack's fingerprint. With KERNELMINT_SLICES
+# on, the CUDA kernels are libraries of their own for each architecture, in <package>/_pack/slices/sm90.
 macro(kernelmint_add_pack name)
   cmake_parse_arguments(_pack "NO_SOURCES" "GENERATED;DESTINATION" "ALSO_MADE_OF" ${ARGN})
   if(NOT _pack_GENERATED OR NOT _pack_DESTINATION OR _pack_UNPARSED_ARGUMENTS)
@@ -54,17 +55,67 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
   kernelmint_make_job_pool("${folder}")
   set(KERNELMINT_INCLUDES "${KERNELMINT_RUNTIME}/include" ${KERNELMINT_SPEC_DIRS}
       "${KERNELMINT_GENERATED}")
+  set(summary)
+  set(slices)
+  set(of_slices)  # options of pack_json.py
+  if(KERNELMINT_SLICES)
+    set(slices ${KERNELMINT_ARCHITECTURES})
+    list(TRANSFORM slices REPLACE "^([0-9]+).*" "sm\\1")
+    list(REMOVE_DUPLICATES slices)
+  endif()
+  foreach(slice IN LISTS slices)
+    set(architectures ${KERNELMINT_ARCHITECTURES})
+    string(REPLACE "sm" "" capability ${slice})
+    list(FILTER architectures INCLUDE REGEX "^${capability}[af]?$")
+    kernelmint_add_libraries(${name}_${slice} "${folder}" slices/${slice} "${architectures}" targets)
+    list(JOIN architectures "," architectures)
+    list(APPEND of_slices --slice ${slice} "${architectures}" ${targets})
+    install(FILES "${folder}/slices/${slice}/pack.json"
+            DESTINATION "${destination}/slices/${slice}")
+  endforeach()
+  if(slices)
+    set(KERNELMINT_ARCHITECTURES)
+  endif()
+  kernelmint_add_libraries(${name} "${folder}" "" "${KERNELMINT_ARCHITECTURES}" targets)
+  kernelmint_write_pack_json(${name} "${folder}" "${targets}" "${of_slices}" ${also_made_of})
+
+  install(FILES "${KERNELMINT_GENERATED}/manifest.json" "${folder}/pack.json"
+          DESTINATION "${destination}")
+  install(DIRECTORY "${KERNELMINT_GENERATED}/python" DESTINATION "${destination}"
+          FILES_MATCHING PATTERN "*.py")
+  if(NOT SKBUILD_STATE STREQUAL "editable")
+    kernelmint_install_specs(${name} "${destination}" "${no_sources}")
+  endif()
+  list(JOIN summary ", " summary)
+  message(STATUS "Kernelmint: building pack ${name}: ${summary}; ${KERNELMINT_JOBS} compilers at a "
+          "time")
+endfunction()
+
+# Adds a library for each family, and ptxas.csv, to a folder within the pack's, `folder`: the CUDA targets
+# that `architectures` suit and, unless it is a slice's, the CPU's. A slice has no library of a family
+# without such targets. Sets `built` to the targets, and adds to the caller's `summary`.
+function(kernelmint_add_libraries prefix folder part architectures built)
+  string(REGEX REPLACE "/$" "" place "${folder}/${part}")
+  string(REGEX REPLACE "/$" "" installed "${destination}/${part}")
+  set(KERNELMINT_ARCHITECTURES ${architectures})
   set(libraries)
   set(targets)  # family.target of all that is built
-  set(summary)
   foreach(family IN LISTS KERNELMINT_FAMILIES)
-    set(library ${name}_${family})
+    set(library ${prefix}_${family})
     set(own "${KERNELMINT_GENERATED}/${family}")
+    if(part)
+      kernelmint_suiting("${KERNELMINT_TARGETS_${family}}" "${architectures}" chosen)
+      if(NOT chosen)
+        continue()
+      endif()
+    else()
+      set(chosen ${KERNELMINT_TARGETS_${family}})
+    endif()
     add_library(${library} MODULE "${KERNELMINT_RUNTIME}/pack/library.cpp" "${folder}/fingerprint.cpp"
                 "${own}/family.cpp" "${own}/library.cpp")
     kernelmint_set_language(${library})
     set_target_properties(${library} PROPERTIES PREFIX "" OUTPUT_NAME ${family}
-                          LIBRARY_OUTPUT_DIRECTORY "${folder}" LINK_DEPENDS
+                          LIBRARY_OUTPUT_DIRECTORY "${place}" LINK_DEPENDS
                           "${KERNELMINT_CMAKE}/exports.map")
     target_include_directories(${library} PRIVATE "${KERNELMINT_RUNTIME}/pack"
                                ${KERNELMINT_INCLUDES})
@@ -80,19 +131,19 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
     set_source_files_properties("${own}/library.cpp" PROPERTIES COMPILE_DEFINITIONS
       KERNELMINT_CONFIGURED_FINGERPRINT="${KERNELMINT_FINGERPRINT_${family}}")
     set(architectures)  # of all its CUDA targets
-    foreach(target IN LISTS KERNELMINT_TARGETS_${family})
+    foreach(target IN LISTS chosen)
       set(shards ${KERNELMINT_SOURCES_${family}_${target}})
       list(TRANSFORM shards PREPEND "${KERNELMINT_GENERATED}/")
       kernelmint_find_places("${KERNELMINT_BUILD_SOURCES_${family}_${target}}" sources)
       if(NOT target IN_LIST KERNELMINT_CUDA_TARGETS)
         kernelmint_add_cpu_target(${library} ${family} ${target} "${shards}" "${sources}")
-      elseif(KERNELMINT_WITH_CUDA)
+      elseif(KERNELMINT_ARCHITECTURES)
         kernelmint_add_cuda_target(${library} ${family} ${target} "${shards}" "${sources}"
-                                   "${folder}/ptxas" built)
-        if(NOT built)
+                                   "${place}/ptxas" built_for)
+        if(NOT built_for)
           continue()
         endif()
-        list(APPEND architectures ${built})
+        list(APPEND architectures ${built_for})
       else()
         continue()
       endif()
@@ -102,10 +153,11 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
       list(APPEND targets ${family}.${target})
       list(APPEND summary "${KERNELMINT_KERNELS_${family}_${target}} ${family}.${target}")
     endforeach()
-    kernelmint_add_family_sources(${library} ${family} "${architectures}" "${folder}/ptxas")
+    kernelmint_add_family_sources(${library} ${family} "${architectures}" "${place}/ptxas")
     list(APPEND libraries ${library})
   endforeach()
-  kernelmint_write_pack_json(${name} "${folder}" "${targets}" ${also_made_of})
+  set(${built} "${targets}" PARENT_SCOPE)
+  set(summary "${summary}" PARENT_SCOPE)
 
   # ptxas's figures of every kernel of this build, joined on the key.
   string(TOUPPER "${CMAKE_BUILD_TYPE}" config)
@@ -117,27 +169,31 @@ function(kernelmint_build_pack name destination no_sources also_made_of)
     set(times --without-times)
   endif()
   add_custom_command(
-    OUTPUT "${folder}/ptxas.csv"
-    COMMAND "${CMAKE_COMMAND}" -E make_directory "${folder}/ptxas"
-    COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/ptxas/collect.py" "${folder}/ptxas"
-            --manifest "${KERNELMINT_GENERATED}/manifest.json" --units "${folder}/units"
-            --csv "${folder}/ptxas.csv"
+    OUTPUT "${place}/ptxas.csv"
+    COMMAND "${CMAKE_COMMAND}" -E make_directory "${place}/ptxas"
+    COMMAND ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/ptxas/collect.py" "${place}/ptxas"
+            --manifest "${KERNELMINT_GENERATED}/manifest.json" --units "${place}/units"
+            --csv "${place}/ptxas.csv"
             --nvcc-version "${CMAKE_CUDA_COMPILER_VERSION}"
             "--flags=${CMAKE_CUDA_FLAGS} ${config} debug=$<BOOL:${KERNELMINT_DEBUG}>" ${foreign}
             ${times}
     DEPENDS ${libraries}
     VERBATIM)
-  add_custom_target(${name}_report ALL DEPENDS "${folder}/ptxas.csv")
+  add_custom_target(${prefix}_report ALL DEPENDS "${place}/ptxas.csv")
+  install(TARGETS ${libraries} LIBRARY DESTINATION "${installed}")
+  install(FILES "${place}/ptxas.csv" DESTINATION "${installed}")
+endfunction()
 
-  install(TARGETS ${libraries} LIBRARY DESTINATION "${destination}")
-  install(FILES "${KERNELMINT_GENERATED}/manifest.json" "${folder}/ptxas.csv" "${folder}/pack.json"
-          DESTINATION "${destination}")
-  install(DIRECTORY "${KERNELMINT_GENERATED}/python" DESTINATION "${destination}"
-          FILES_MATCHING PATTERN "*.py")
-  if(NOT SKBUILD_STATE STREQUAL "editable")
-    kernelmint_install_specs(${name} "${destination}" "${no_sources}")
-  endif()
-  list(JOIN summary ", " summary)
-  message(STATUS "Kernelmint: building pack ${name}: ${summary}; ${KERNELMINT_JOBS} compilers at a "
-          "time")
+# Sets `suiting` to the CUDA targets, of `targets`, that one of the architectures suits.
+function(kernelmint_suiting targets architectures suiting)
+  set(chosen)
+  foreach(target IN LISTS targets)
+    if(target IN_LIST KERNELMINT_CUDA_TARGETS)
+      kernelmint_architectures(names ${target} ${architectures})
+      if(names)
+        list(APPEND chosen ${target})
+      endif()
+    endif()
+  endforeach()
+  set(${suiting} "${chosen}" PARENT_SCOPE)
 endfunction()

@@ -1,6 +1,6 @@
 # Writes pack.json, which describes a pack, and the C++ that puts its fingerprint into the pack's libraries:
-# the hash of the sources, compilers, flags and architectures of this build.
-function(kernelmint_write_pack_json name folder targets)
+# the hash of the sources, compilers, flags and architectures of this build; and the pack.json of its slices.
+function(kernelmint_write_pack_json name folder targets slices)
   file(GLOB_RECURSE made_of CONFIGURE_DEPENDS
        "${KERNELMINT_RUNTIME}/include/*.h" "${KERNELMINT_RUNTIME}/include/*.cuh"
        "${KERNELMINT_RUNTIME}/pack/*" "${KERNELMINT_CMAKE}/*")
@@ -40,7 +40,7 @@ function(kernelmint_write_pack_json name folder targets)
             --name ${name} --folder "${folder}" --root "${CMAKE_CURRENT_SOURCE_DIR}"
             --kernelmint "${KERNELMINT_ROOT}" --manifest "${KERNELMINT_GENERATED}/manifest.json"
             --targets ${targets} --architectures ${KERNELMINT_ARCHITECTURES}
-            --isas ${KERNELMINT_CHOSEN_ISAS} ${specs} ${settings} ${builds} -- ${made_of} ${ARGN}
+            --isas ${KERNELMINT_CHOSEN_ISAS} ${slices} ${specs} ${settings} ${builds} -- ${made_of} ${ARGN}
     DEPENDS ${made_of} ${headers} ${ARGN} "${KERNELMINT_GENERATED}/manifest.json"
             "${KERNELMINT_CODEGEN}/build/pack_json.py" "${KERNELMINT_CODEGEN}/core/packs.py"
     VERBATIM)

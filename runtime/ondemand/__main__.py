@@ -162,8 +162,10 @@ def _built(folder: Path) -> tuple[str, list[str]]:
     if not is_whole(folder):
         return "damaged: built anew when it is asked for", []
     try:
-        (family,) = manifest.read(folder / packs.MANIFEST).families
         pack = packs.read(folder)
+        if pack.slice_name:
+            return f"{pack.name}, slice {pack.slice_name}", [f"sm_{a}" for a in pack.architectures]
+        (family,) = manifest.read(folder / packs.MANIFEST).families
     except (ValueError, PackError):  # a pack of another form
         return "built by another version of Kernelmint, which alone uses it", []
     keys = [kernel.key for target in family.targets for kernel in target.kernels]
