@@ -11,8 +11,6 @@ a project, or foreign sources in it, without any, a warning. Standard library on
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import importlib.metadata
 import os
 import re
@@ -25,6 +23,7 @@ from typing import Any
 if __name__ == "__main__":  # it is run by its path; modules of its folder are not packages
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
+from codegen.build import dist_info
 from codegen.core import staleness
 from codegen.sources import archives, build_paths
 
@@ -160,31 +159,10 @@ def into_folder(folder: Path, licences: Mapping[str, bytes]) -> None:
 
 def into_wheel(wheel: Path, licences: Mapping[str, bytes]) -> None:
     """Adds licences to a wheel."""
-    partial = wheel.with_name(f".{wheel.name}")
-    with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(partial, "w") as new:
-        infos = {info.filename: info for info in old.infolist()}
-        (metadata,) = (i for name, i in infos.items() if name.endswith(".dist-info/METADATA"))
-        dist_info = metadata.filename.partition("/")[0]
-        text = with_names(old.read(metadata).decode(), list(licences))
-        changed = {metadata.filename: text.encode()}
-        for name, content in licences.items():
-            changed[f"{dist_info}/licenses/{name}"] = content
-        record = f"{dist_info}/RECORD"
-        lines = [line for line in old.read(record).decode().splitlines() if line]
-        kept = [line for line in lines if line.rsplit(",", 2)[0] not in (*changed, record)]
-        added = []
-        for name, content in changed.items():
-            digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=")
-            added.append(f"{name},sha256={digest.decode()},{len(content)}")
-        changed[record] = "\n".join([*kept, *added, f"{record},,", ""]).encode()
-        names = dict.fromkeys((*infos, *changed))
-        for name in sorted(names, key=lambda name: name == record):  # RECORD comes last
-            if (info := infos.get(name)) is None:
-                info = zipfile.ZipInfo(name, metadata.date_time)
-                info.compress_type = metadata.compress_type
-                info.external_attr = metadata.external_attr
-            new.writestr(info, changed[name] if name in changed else old.read(name))
-    partial.replace(wheel)
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"{dist_info.folder_of(archive)}/METADATA").decode()
+    files = {f"licenses/{name}": content for name, content in licences.items()}
+    dist_info.add(wheel, {"METADATA": with_names(metadata, list(licences)).encode(), **files})
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,10 @@
 """The folders of Kernelmint's own files, in a checkout or in an install, and the folder of its
 cache. Standard library only.
 
+    python codegen/core/home.py
+
+prints the folder of the cache, for CMake.
+
 (`kernelmint/__init__.py` and KernelmintConfig.cmake ask it themselves: the one imports no room, the
 other runs before Python is found.)
 """
@@ -41,3 +45,7 @@ def _has_home() -> bool:
     """Returns whether HOME is set, or the system knows the user's number, as few containers'
     systems do."""
     return os.path.isabs(os.path.expanduser("~"))
+
+
+if __name__ == "__main__":
+    print(cache_folder())

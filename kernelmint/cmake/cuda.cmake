@@ -28,15 +28,6 @@ if(_origin STREQUAL "from PyPI")
   set(ENV{NVCC_APPEND_FLAGS} "$ENV{NVCC_APPEND_FLAGS} -L${_toolkit}/lib")
 endif()
 
-# With SOURCE_DATE_EPOCH the libraries depend on neither the folder nor the moment. Line information
-# does: it has the paths of sources, and when they were written. So do files that are compiled
-# together, which is measured.
-set(KERNELMINT_REPRODUCIBLE OFF)
-if(DEFINED ENV{SOURCE_DATE_EPOCH})
-  set(KERNELMINT_REPRODUCIBLE ON)
-  list(REMOVE_ITEM KERNELMINT_FLAGS_cuda -lineinfo)
-endif()
-
 set(KERNELMINT_WITHOUT_GPU all CACHE STRING
     "CUDA architectures if no GPU is present and none is asked for: all that the targets name, or the newest")
 if(NOT KERNELMINT_WITHOUT_GPU MATCHES "^(all|newest)$")
@@ -47,6 +38,7 @@ set(KERNELMINT_ASKED "${CMAKE_CUDA_ARCHITECTURES}")
 set(CMAKE_CUDA_ARCHITECTURES OFF)  # each target names its own
 enable_language(CUDA)
 message(STATUS "Kernelmint: nvcc ${CMAKE_CUDA_COMPILER_VERSION} (${_origin}): ${CMAKE_CUDA_COMPILER}")
+kernelmint_name_folders("${CMAKE_CUDA_COMPILER_TOOLKIT_ROOT}=cuda")
 
 # Calls codegen/core/architectures.py, which parses names of architectures.
 function(kernelmint_architectures result)

@@ -32,3 +32,30 @@ foreach(_at RANGE ${_last})
   kernelmint_read_flags(${_isa} isas ${_isa})
   list(APPEND KERNELMINT_KNOWN_ISAS ${_isa})
 endforeach()
+
+# With SOURCE_DATE_EPOCH the libraries depend on neither the folder nor the moment. CUDA's line information
+# does: it has the paths of sources, and when they were written. So do files that are compiled together,
+# which is measured.
+set(KERNELMINT_REPRODUCIBLE OFF)
+if(DEFINED ENV{SOURCE_DATE_EPOCH})
+  set(KERNELMINT_REPRODUCIBLE ON)
+  list(REMOVE_ITEM KERNELMINT_FLAGS_cuda -lineinfo)
+endif()
+
+# Gives folders, each as `path=name`, the names that objects have for them, in __FILE__ and in debug
+# information. Of folders within each other the last counts.
+function(kernelmint_name_folders)
+  if(KERNELMINT_REPRODUCIBLE)
+    foreach(option IN LISTS ARGN)
+      string(PREPEND option -ffile-prefix-map=)
+      add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${option}>"
+                          "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=\"${option}\">")
+    endforeach()
+  endif()
+endfunction()
+
+if(KERNELMINT_REPRODUCIBLE)
+  kernelmint_run(_cache "" ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/core/home.py")
+  kernelmint_name_folders("${KERNELMINT_ROOT}=kernelmint" "${CMAKE_CURRENT_SOURCE_DIR}=." "${_cache}=cache"
+                          "${CMAKE_BINARY_DIR}=build")
+endif()

@@ -21,6 +21,7 @@ function(kernelmint_write_pack_json name folder targets slices)
   string(TOUPPER "${CMAKE_BUILD_TYPE}" config)
   set(settings
     --set "c++=${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}"
+    --set "linker=${CMAKE_CXX_COMPILER_LINKER_ID} ${CMAKE_CXX_COMPILER_LINKER_VERSION}"
     --set "c++ flags=${CMAKE_CXX_FLAGS} ${CMAKE_CXX_FLAGS_${config}}"
     --set "processor=${CMAKE_SYSTEM_PROCESSOR}"
     --set "debug=${KERNELMINT_DEBUG}")
@@ -30,6 +31,7 @@ function(kernelmint_write_pack_json name folder targets slices)
   if(KERNELMINT_WITH_CUDA)
     list(APPEND settings
       --set "nvcc=${CMAKE_CUDA_COMPILER_VERSION}"
+      --set "c++ of nvcc=${CMAKE_CUDA_HOST_COMPILER_ID} ${CMAKE_CUDA_HOST_COMPILER_VERSION}"
       --set "nvcc flags=${CMAKE_CUDA_FLAGS} ${CMAKE_CUDA_FLAGS_${config}}")
   endif()
   kernelmint_fingerprint_builds(builds sources headers)
