@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "attention/sm90a_backward_scores.cuh"
 #include "attention/sm90a_backward_shared_memory.cuh"
 #include "integers.h"
 #include "ptx/math.cuh"
@@ -17,8 +18,7 @@
 
 namespace kernelmint::attention_backward::sm90a {
 
-// A warpgroup with its own 64 keys. A lane holds two keys of S and dP (lane / 4 of the warp's 16,
-// and 8 more) by pairs of queries, 8 queries apart (lane % 4 * 2).
+// A warpgroup with its own 64 keys.
 template <class Config, class Sequences>
 class Consumer {
   using Element = typename Config::dtype;
@@ -55,8 +55,8 @@ class Consumer {
       ptx::mbarrier_wait(shared_.keys_full(), 0);
       ptx::mbarrier_wait(shared_.values_full(), 0);
       if constexpr (Sequences::kCleans)
-        clean<Config::B_c>(keys_.begin_of_block(), keys_.end_of_block(), shared_.keys(),
-                           shared_.values());
+        clean<Config, Config::B_c>(keys_.begin_of_block(), keys_.end_of_block(), shared_.keys(),
+                                   shared_.values());
     }
     keys_.for_each_step(problem_, tile, steps,
                         [&](auto masked, int i, int block) { step<masked()>(i, block); });
@@ -75,7 +75,8 @@ class Consumer {
     ptx::mbarrier_wait(shared_.template full<Queries>(q_stage), i / Config::q_stages & 1);
     if constexpr (kMasked && Sequences::kCleans) {
       ptx::mbarrier_wait(gradients_full, gradients_parity);
-      clean<Config::B_r>(keys_.first_query(block), keys_.end_query(block), queries, gradients);
+      clean<Config, Config::B_r>(keys_.first_query(block), keys_.end_query(block), queries,
+                                 gradients);
     }
     request_scores(scores_, shared_.keys(), queries);
     const std::uint32_t log_sums = shared_.template rows<Queries>(q_stage) + rows_;
@@ -94,7 +95,7 @@ class Consumer {
         score = ptx::exp2(score * change.factor() - (e % 2 == 0 ? sums[c].x : sums[c].y));
       });
     });
-    if constexpr (kMasked) hide(block);
+    if constexpr (kMasked) hide<Config>(keys_, block, scores_);
     // A wait that is over, but is a branch: ptxas moves no exponentials past it, which would hold
     // up the work that waits for dP.
     ptx::mbarrier_wait(gradients_full, gradients_parity);
@@ -214,32 +215,6 @@ class Consumer {
     });
     ptx::fence_async_shared();
     ptx::named_barrier_arrive(kPartFull + warpgroup_, 160);
-  }
-
-  // Rows of two blocks, K and V or Q and dO, become zero, but for those from `begin` to before
-  // `end`: rows beside a sequence are multiplied by zeros, and may not be finite.
-  template <int kRows>
-  __device__ __forceinline__ static void clean(int begin, int end, std::uint32_t a,
-                                               std::uint32_t b) {
-    if (begin <= 0 && end >= kRows) return;
-#pragma unroll 1
-    for (int i = static_cast<int>(ptx::reread_thread_index()) - 128;
-         i < kRows * (Config::d_head / 64) * 8; i += 256) {
-      if (const int row = i / 8 % kRows; row >= begin && row < end) continue;
-      ptx::store_shared(a + i * 16, uint4{0, 0, 0, 0});
-      ptx::store_shared(b + i * 16, uint4{0, 0, 0, 0});
-    }
-    ptx::fence_async_shared();
-    ptx::named_barrier_sync(kCleaned, 256);
-  }
-
-  // P is 0 where a query does not see a key.
-  __device__ __forceinline__ void hide(int block) {
-    const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
-    const auto hidden = keys_.hidden(block, thread % 128 / 32 * 16 + lane / 4, lane % 4 * 2);
-    unroll<kScores>([&](int e) {
-      if (hidden(e / 2 % 2 * 8, e / 4 * 8 + e % 2)) scores_[e] = 0;
-    });
   }
 
   // The warpgroup's rows of dK or dV, 16 bytes a lane.

@@ -9,16 +9,16 @@
 
 namespace kernelmint::attention_backward::sm90a {
 
-// The same as finish_block for wide heads: a warp has 16 queries by half of the columns, in panels
-// of 64.
+// The same as finish_block for wide heads: a warp has 16 queries by its warpgroup's columns, in
+// panels of 64.
 template <class Config>
 __device__ __forceinline__ void finish_wide_block(const float* sums, int index, bool sees_keys,
                                                   typename Config::dtype* dq, std::int64_t stride,
                                                   std::int64_t count, int columns, float scale) {
   using Element = typename Config::dtype;
-  constexpr int kPanels = Config::d_head / 128;
+  constexpr int kPanels = kPanelsOfWarpgroup<Config>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const float* const from = sums + std::int64_t{index} * (Config::B_r * Config::d_head) +
+  const float* const from = sums + std::int64_t{index} * (Config::B_r * Config::padded_head) +
                             warp * kPanels * 1024 + lane * ptx::kQuadLaneStep;
   unroll<kPanels>([&](int panel) {
     float values[32] = {};
@@ -85,7 +85,8 @@ __device__ __forceinline__ void finish_block(const float* sums, int index, bool 
     const int chunk = 2 * pair + lane / 16, eight = lane / 8 % 2;
     const std::int64_t query = first_query + chunk * 8 + lane % 4 * 2 + lane / 4 % 2;
     if (query >= count || chunk >= kChunks) return;
-    if (kNarrow && first_column + eight * 8 >= columns) return;
+    if ((kNarrow || Config::d_head < Config::padded_head) && first_column + eight * 8 >= columns)
+      return;
     std::uint32_t words[4];
     unroll<4>(
         [&](int i) { words[i] = ptx::pack<Element>(own[2 * i] * scale, own[2 * i + 1] * scale); });

@@ -56,7 +56,7 @@ class Producer {
   __device__ __forceinline__ void load_keys(const Tile& tile, const MappedTensor& tensor,
                                             std::uint32_t destination, std::uint32_t full) const {
     ptx::mbarrier_arrive_expecting(full, Shared::kKeysBytes);
-    for (int panel = 0; panel < Config::d_head / 64; ++panel)
+    for (int panel = 0; panel < Config::padded_head / 64; ++panel)
       ptx::tma_load_4d(destination + panel * Shared::kKeyPanelBytes, tensor.map, full,
                        cache_policy(), panel * 64, Sequences::key_row(tile),
                        tile.kv_head * tensor.head_step,
@@ -70,7 +70,7 @@ class Producer {
     const std::uint32_t full = shared_.template full<Ring>(stage);
     ptx::mbarrier_wait(shared_.template empty<Ring>(stage), (i / Ring::kBuffers & 1) ^ 1);
     ptx::mbarrier_arrive_expecting(full, Shared::kQueriesBytes + Shared::kRowsBytes);
-    for (int panel = 0; panel < Config::d_head / 64; ++panel)
+    for (int panel = 0; panel < Config::padded_head / 64; ++panel)
       ptx::tma_load_4d(shared_.template data<Ring>(stage) + panel * Shared::kQueryPanelBytes,
                        tensor.map, full, cache_policy(), panel * 64,
                        Sequences::query_row(tile, block_), head_ * tensor.head_step,
@@ -87,6 +87,11 @@ class Producer {
   const Problem& problem_;
   const Shared shared_;
   int head_, block_;
+};
+
+// A block of queries of a step, and its index among all of the call.
+struct BlockOfStep {
+  int block, index;
 };
 
 // The value that a counter must reach before a step adds to dQ; the value that the step gives it,
@@ -127,7 +132,7 @@ class QueryGradientWriter {
         const int block = Sequences::nth_block(problem_, tile, n);
         const int index =
             Sequences::block_index(problem_, tile, tile.kv_head * problem_.group + g, block);
-        to_ = problem_.dq + std::int64_t{index} * (Config::B_r * Config::d_head);
+        to_ = problem_.dq + std::int64_t{index} * (Config::B_r * Config::padded_head);
         turn_ = Sequences::turn(problem_, tile, index, block, n, i);
         ++i;
         if constexpr (!Sequences::kOneCounter) seen_ = 0;

@@ -8,17 +8,29 @@
 namespace kernelmint::attention_backward::sm90a {
 
 inline constexpr int kPanelRowBytes = 128;  // 64 columns
-inline constexpr int kReaders = 8;          // the warps that compute
 
-// True if both warpgroups share a block of keys, each with half of the columns of dK and dV: for
+// True if the warpgroups share a block of keys, each with a part of the columns of dK and dV: for
 // heads that are too wide for a warpgroup to hold dK and dV of 64 keys.
 template <class Config>
 inline constexpr bool kIsWide = Config::d_head > 128;
 
+// The keys that a warpgroup makes scores of, and the panels of dK, dV and dQ that it has of a wide
+// head.
+template <class Config>
+inline constexpr int kKeysOfWarpgroup = Config::B_c / Config::n_warpgroups;
+template <class Config>
+inline constexpr int kPanelsOfWarpgroup = Config::d_head / 64 / Config::n_warpgroups;
+
+// The counters of a block of dQ. Of a wide head each warp's tile has one, if dQ has to be the same
+// each time.
+template <class Config>
+inline constexpr int kCountersOfBlock =
+    kIsWide<Config> && Config::deterministic ? 4 * Config::n_warpgroups : 1;
+
 // The queries of a warpgroup's part of dQ: 64 columns, which are half of them, or all, but of half
 // the queries.
 template <class Config>
-inline constexpr int kPartQueries = Config::B_r * Config::d_head / 128;
+inline constexpr int kPartQueries = Config::B_r * Config::padded_head / 128;
 
 // The rings of blocks of queries in shared memory, and their barriers.
 class Rings {
@@ -44,10 +56,10 @@ class Rings {
 
  protected:
   template <class Ring>
-  __device__ void initialise() const {
+  __device__ void initialise(int readers) const {
     for (int i = 0; i < Ring::kBuffers; ++i) {
       ptx::mbarrier_init(full<Ring>(i), 1);
-      ptx::mbarrier_init(empty<Ring>(i), kReaders);
+      ptx::mbarrier_init(empty<Ring>(i), readers);
     }
   }
 
@@ -55,12 +67,12 @@ class Rings {
 };
 
 // The map of shared memory. K, V, Q, dO and dS lie in panels of 64 columns, all rows of one after
-// the other, whose rows of 128 bytes are swizzled as TMA and wgmma do it. Each warpgroup has a
-// panel of dS, queries by keys. dQ lies in the order of the registers. A tile's description may
-// have `kTileBytes` at the end.
+// the other, whose rows of 128 bytes are swizzled as TMA and wgmma do it; columns that the head
+// lacks are zero. Each warpgroup has a panel of dS, queries by keys. dQ lies in the order of the
+// registers. A tile's description may have `kTileBytes` at the end.
 template <class Config, int kTileBytes = 0>
 class SharedMemory : public Rings {
-  static constexpr int kPanels = Config::d_head / 64;
+  static constexpr int kPanels = Config::padded_head / 64;
 
  public:
   static constexpr int kKeyPanelBytes = Config::B_c * kPanelRowBytes;    // a panel of K or V
@@ -119,15 +131,15 @@ class SharedMemory : public Rings {
   __device__ void initialise_barriers() const {
     ptx::mbarrier_init(keys_full(), 1);
     ptx::mbarrier_init(values_full(), 1);
-    this->template initialise<Queries>();
-    this->template initialise<Gradients>();
+    this->template initialise<Queries>(4 * Config::n_warpgroups);
+    this->template initialise<Gradients>(4 * Config::n_warpgroups);
     ptx::fence_mbarrier_init();
   }
 };
 
-// Named barriers. dS of both warpgroups is there; a warpgroup's part of dQ may be written, or has
+// Named barriers. dS of all warpgroups is there; a warpgroup's part of dQ may be written, or has
 // been, which it and the warp that adds dQ share; rows beside a sequence are zero; for wide heads,
-// P of both warpgroups is there.
+// P of all warpgroups is there.
 enum NamedBarrier {
   kScoresMade = 1,
   kPartEmpty = 2,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "attention/sm90a_backward_scores.cuh"
 #include "attention/sm90a_backward_wide_shared_memory.cuh"
 #include "ptx/atomic.cuh"
 #include "ptx/math.cuh"
@@ -17,10 +18,9 @@
 
 namespace kernelmint::attention_backward::sm90a {
 
-// A warpgroup with half of the columns of dK and dV, transposed, of all keys of the block, and of
-// dQ. It makes S and dP of 64 queries by half of the keys: P and dS go through shared memory,
-// transposed, so that all five products but S and dP take columns that lie side by side. A lane
-// holds two queries of S and dP (lane / 4 of the warp's 16, and 8 more) by pairs of keys.
+// A warpgroup with its part of the columns of dK and dV, transposed, of all keys of the block, and
+// of dQ. It makes S and dP of 64 queries by its part of the keys: P and dS go through shared
+// memory, transposed, so that all five products but S and dP take columns that lie side by side.
 template <class Config, class Sequences>
 class WideConsumer {
   using Element = typename Config::dtype;
@@ -29,10 +29,11 @@ class WideConsumer {
   using Gradients = typename Shared::Gradients;
   using Problem = typename Sequences::Problem;
   using Tile = typename Sequences::Tile;
-  static constexpr int kKeys = Config::B_c / 2;         // keys of S and dP
-  static constexpr int kScores = kKeys / 2;             // registers of S, or of dP
-  static constexpr int kPanels = Config::d_head / 128;  // panels of 64 columns of dK, dV and dQ
-  static constexpr int kColumns = Config::B_c / 2;      // registers of 64 columns of dK or dV
+  static constexpr int kThreads = 128 * Config::n_warpgroups;
+  static constexpr int kKeys = kKeysOfWarpgroup<Config>;      // keys of S and dP
+  static constexpr int kScores = kKeys / 2;                   // registers of S, or of dP
+  static constexpr int kPanels = kPanelsOfWarpgroup<Config>;  // of 64 columns of dK, dV and dQ
+  static constexpr int kColumns = Config::B_c / 2;            // registers of 64 columns of dK or dV
   using ScoreProduct = ptx::Wgmma<Element, kKeys>;
   using KeyProduct = ptx::Wgmma<Element, Config::B_c>;
   using QueryProduct = ptx::Wgmma<Element, 64>;
@@ -50,18 +51,21 @@ class WideConsumer {
     if (steps > 0) {
       ptx::mbarrier_wait(shared_.keys_full(), 0);
       ptx::mbarrier_wait(shared_.values_full(), 0);
+      if constexpr (Sequences::kCleans)
+        clean<Config, Config::B_c>(keys_.begin_of_block(), keys_.end_of_block(), shared_.keys(),
+                                   shared_.values());
     }
     keys_.for_each_step(problem_, tile, steps,
                         [&](auto masked, int i, int block) { step<masked()>(i, block); });
     // K and V are read no more: dK and dV leave through them.
-    ptx::named_barrier_sync(kScoresMade, 256);
+    ptx::named_barrier_sync(kScoresMade, kThreads);
     unroll<kPanels>([&](int panel) {
       leave(shared_.values(), dv_[panel], panel, 1);
       leave(shared_.keys(), dk_[panel], panel, Sequences::scale(problem_));
     });
-    ptx::named_barrier_sync(kScoresMade, 256);
-    store(problem_.args.dv, shared_.values());
-    store(problem_.args.dk, shared_.keys());
+    ptx::named_barrier_sync(kScoresMade, kThreads);
+    store(problem_.args.dv, shared_.values(), Sequences::value_columns(problem_));
+    store(problem_.args.dk, shared_.keys(), Sequences::columns(problem_));
   }
 
  private:
@@ -70,38 +74,48 @@ class WideConsumer {
     const int q_stage = i % Config::q_stages, do_stage = i % Config::do_stages;
     const std::uint32_t queries = shared_.template data<Queries>(q_stage);
     const std::uint32_t gradients = shared_.template data<Gradients>(do_stage);
+    const std::uint32_t gradients_full = shared_.template full<Gradients>(do_stage);
+    const std::uint32_t gradients_parity = i / Config::do_stages & 1;
     const int lane = static_cast<int>(ptx::reread_thread_index() % 32);
     const std::uint32_t row = ptx::reread_thread_index() % 128 / 32 * 64 + lane / 4 * 4;
     float scores[kScores], products[kScores];
     ptx::mbarrier_wait(shared_.template full<Queries>(q_stage), i / Config::q_stages & 1);
+    if constexpr (kMasked && Sequences::kCleans) {
+      ptx::mbarrier_wait(gradients_full, gradients_parity);
+      clean<Config, Config::B_r>(keys_.first_query(block), keys_.end_query(block), queries,
+                                 gradients);
+    }
     request_scores(scores, queries, shared_.keys());
     const std::uint32_t log_sums = shared_.template rows<Queries>(q_stage) + row;
     const float low_sum = load(log_sums), high_sum = load(log_sums + 32);
-    ptx::mbarrier_wait(shared_.template full<Gradients>(do_stage), i / Config::do_stages & 1);
+    ptx::mbarrier_wait(gradients_full, gradients_parity);
     request_scores(products, gradients, shared_.values());
     const std::uint32_t deltas = shared_.template rows<Gradients>(do_stage) + row;
     const float low_delta = load(deltas), high_delta = load(deltas + 32);
     ptx::wgmma_wait_group<1>();
     ptx::pin(scores);
+    const auto change = keys_.change_of_scores(problem_, i, block);
+    if constexpr (Sequences::kChangesScores) change.apply(scores);
     unroll<kScores>([&](int e) {
-      scores[e] =
-          ptx::exp2(scores[e] * problem_.scale_log2 - (e / 2 % 2 == 0 ? low_sum : high_sum));
+      scores[e] = ptx::exp2(scores[e] * change.factor() - (e / 2 % 2 == 0 ? low_sum : high_sum));
     });
-    if constexpr (kMasked) hide(scores, block);
+    if constexpr (kMasked) hide<Config>(keys_, block, scores);
     const std::uint32_t probabilities = shared_.probabilities(i % 2);
     store_transposed(probabilities, scores);
     ptx::fence_async_shared();
-    ptx::named_barrier_sync(kProbabilitiesMade, 256);
+    ptx::named_barrier_sync(kProbabilitiesMade, kThreads);
     unroll<kPanels>(
         [&](int panel) { request_gradients(dv_[panel], gradients, probabilities, panel); });
     ptx::wgmma_wait_group<kPanels>();
     ptx::pin(products);
     unroll<kScores>([&](int e) {
       products[e] = scores[e] * (products[e] - (e / 2 % 2 == 0 ? low_delta : high_delta));
+      if constexpr (Sequences::kChangesScores)
+        products[e] *= change.slope(scores[e], e / 2 % 2 == 0 ? low_sum : high_sum, e);
     });
     store_transposed(shared_.score_gradients(), products);
     ptx::fence_async_shared();
-    ptx::named_barrier_sync(kScoresMade, 256);
+    ptx::named_barrier_sync(kScoresMade, kThreads);
     // A panel of dQ is added to memory beside the products of a panel of dK.
     unroll<kPanels>([&](int panel) {
       float part[32];
@@ -174,9 +188,9 @@ class WideConsumer {
   __device__ __forceinline__ void add(float (&part)[32], int step, int panel) {
     const Tile tile = Sequences::tile_again(problem_, shared_);
     const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
-    const int index = Sequences::index_of_step(problem_, tile, step);
+    const auto [block, index] = Sequences::block_of_step(problem_, tile, step);
     const int warp = warpgroup_ * 4 + thread % 128 / 32;
-    float* const to = problem_.dq + std::int64_t{index} * (Config::B_r * Config::d_head) +
+    float* const to = problem_.dq + std::int64_t{index} * (Config::B_r * Config::padded_head) +
                       (warp * kPanels + panel) * 1024 + lane * ptx::kQuadLaneStep;
     const auto each = [&](const auto& f) {
       unroll<8>([&](int quad) {
@@ -185,9 +199,9 @@ class WideConsumer {
       });
     };
     if constexpr (Config::deterministic) {
-      const unsigned before =
-          Sequences::blocks_before(problem_, tile, index % problem_.query_blocks);
-      unsigned* const counter = problem_.counters + std::int64_t{index} * 8 + warp;
+      const unsigned before = Sequences::blocks_before(problem_, tile, block);
+      unsigned* const counter =
+          problem_.counters + std::int64_t{index} * kCountersOfBlock<Config> + warp;
       if (panel == 0) ptx::wait_for_counter(counter, before);
       if (before == 0)
         each([](float* at, const float (&x)[4]) { ptx::store_quad(at, x); });
@@ -200,15 +214,6 @@ class WideConsumer {
     } else {
       each([](float* at, const float (&x)[4]) { ptx::add_quad(at, x); });
     }
-  }
-
-  __device__ __forceinline__ void hide(float (&scores)[kScores], int block) const {
-    const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
-    const auto hidden =
-        keys_.hidden(block, warpgroup_ * kKeys + lane % 4 * 2, thread % 128 / 32 * 16 + lane / 4);
-    unroll<kScores>([&](int e) {
-      if (hidden(e / 4 * 8 + e % 2, e / 2 % 2 * 8)) scores[e] = 0;
-    });
   }
 
   // Stores 64 queries by the warpgroup's keys, rounded, as rows of keys.
@@ -249,13 +254,16 @@ class WideConsumer {
   }
 
   // The block's rows of dK or dV, 16 bytes a lane.
-  __device__ __forceinline__ void store(const TensorView<4>& tensor, std::uint32_t from) const {
+  __device__ __forceinline__ void store(const TensorView<4>& tensor, std::uint32_t from,
+                                        int columns) const {
     const Tile tile = Sequences::tile_again(problem_, shared_);
     constexpr int kChunks = Config::d_head / 8;
     const int thread = static_cast<int>(ptx::reread_thread_index()) - 128;
     const int chunk = thread % kChunks;
+    if (Sequences::kCleans && chunk * 8 >= columns) return;
 #pragma unroll 1
-    for (int key = thread / kChunks; key < min(Config::B_c, keys_.count()); key += 256 / kChunks)
+    for (int key = thread / kChunks; key < min(Config::B_c, keys_.count());
+         key += kThreads / kChunks)
       *reinterpret_cast<uint4*>(Sequences::template gradient_row<Element>(tensor, tile, 0, key) +
                                 chunk * 8) =
           ptx::load_shared_16(from + chunk / 8 * Shared::kKeyPanelBytes + key * kPanelRowBytes +

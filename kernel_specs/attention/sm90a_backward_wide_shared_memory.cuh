@@ -8,8 +8,9 @@
 namespace kernelmint::attention_backward::sm90a {
 
 // K, V, Q and dO as in SharedMemory. P and dS lie transposed, keys by queries: a row is a key's 64
-// queries. P has two buffers: a warpgroup makes P while the other one may still multiply the last.
-template <class Config>
+// queries. P has two buffers: a warpgroup makes P while another one may still multiply the last. A
+// tile's description may have `kTileBytes` at the end.
+template <class Config, int kTileBytes = 0>
 class WideSharedMemory : public Rings {
   static constexpr int kPanels = Config::d_head / 64;
 
@@ -41,7 +42,8 @@ class WideSharedMemory : public Rings {
   static constexpr int kDeltas = kLogSums + Config::q_stages * kRowsBytes;
   static constexpr int kBarriers = kDeltas + Config::do_stages * kRowsBytes;
   static constexpr int kEnd = kBarriers + 16 * (Config::q_stages + Config::do_stages + 1);
-  static_assert(kEnd == Config::smem_bytes && kBarriers % 8 == 0);
+  static_assert(kEnd + kTileBytes == Config::smem_bytes);
+  static_assert(kBarriers % 8 == 0 && (kTileBytes == 0 || kEnd % 16 == 0));
 
  public:
   using Queries = Ring<kQueries, kLogSums, kBarriers + 16, Config::q_stages>;
@@ -60,6 +62,7 @@ class WideSharedMemory : public Rings {
   }
   // Eight rows that are written and never read.
   __device__ __forceinline__ std::uint32_t unused() const { return base_ + kUnused; }
+  __device__ __forceinline__ std::uint32_t tile() const { return base_ + kEnd; }
   __device__ __forceinline__ std::uint32_t keys_full() const { return base_ + kBarriers; }
   __device__ __forceinline__ std::uint32_t values_full() const { return base_ + kBarriers + 8; }
 
@@ -67,8 +70,8 @@ class WideSharedMemory : public Rings {
   __device__ void initialise_barriers() const {
     ptx::mbarrier_init(keys_full(), 1);
     ptx::mbarrier_init(values_full(), 1);
-    this->template initialise<Queries>();
-    this->template initialise<Gradients>();
+    this->template initialise<Queries>(4 * Config::n_warpgroups);
+    this->template initialise<Gradients>(4 * Config::n_warpgroups);
     ptx::fence_mbarrier_init();
   }
 };

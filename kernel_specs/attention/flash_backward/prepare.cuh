@@ -56,10 +56,10 @@ __global__ void __launch_bounds__(256)
         problem.counters + (std::int64_t{batch} * heads + head) * problem.counters_of_head;
     for (int i = thread; i < problem.counters_of_head; i += 256) counters[i] = 0;
   }
-  auto* const dq = reinterpret_cast<float4*>(problem.dq + (row + first_row) * Config::d_head);
+  auto* const dq = reinterpret_cast<float4*>(problem.dq + (row + first_row) * Config::padded_head);
   const int rows = min(kRowsOfBlock, padded - first_row);
-  for (int i = max(problem.first_zero - first_row, 0) * (Config::d_head / 4) + thread;
-       i < rows * (Config::d_head / 4); i += 256)
+  for (int i = max(problem.first_zero - first_row, 0) * (Config::padded_head / 4) + thread;
+       i < rows * (Config::padded_head / 4); i += 256)
     dq[i] = float4{0, 0, 0, 0};
   unroll<kUnrolled>([&](int i) {
     float sum = 0;
@@ -113,10 +113,10 @@ LaunchResult prepare(Problem<typename Config::Args>& problem, const LaunchContex
   const std::int64_t padded = std::int64_t{problem.query_blocks} * Config::B_r;
   const std::int64_t rows = heads * padded;
   const Allocation scratch = context.allocate(
-      (rows * (Config::d_head + 2) + heads * problem.counters_of_head) * sizeof(float));
+      (rows * (Config::padded_head + 2) + heads * problem.counters_of_head) * sizeof(float));
   if (scratch.error != nullptr) return {scratch.error};
   problem.dq = static_cast<float*>(scratch.data);
-  problem.log_sums = problem.dq + rows * Config::d_head;
+  problem.log_sums = problem.dq + rows * Config::padded_head;
   problem.deltas = problem.log_sums + rows;
   problem.counters = reinterpret_cast<unsigned*>(problem.deltas + rows);
   return launch_cuda<&prepare_rows<Config>>(

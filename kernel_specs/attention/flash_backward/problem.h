@@ -14,8 +14,8 @@ struct Problem {
   // For each row of scores, [B, H, query_blocks * B_r]: the log-sum-exp as a power of two, infinite
   // for a row without keys and for a row past the last query; and D, the sum of dO O.
   float *log_sums, *deltas;
-  // dQ without its scale, [B, H, query_blocks], each B_r * d_head floats in the order in which the
-  // target's threads hold them.
+  // dQ without its scale, [B, H, query_blocks], each B_r * padded_head floats in the order in which
+  // the target's threads hold them.
   float* dq;
   unsigned* counters;  // [B, H, counters_of_head]: the target's counters, zero at first
   int counters_of_head;

@@ -64,11 +64,12 @@ struct EqualSequences {
   }
   // All heads of a group have a block of queries before the next one's turn.
   __device__ __forceinline__ static bool heads_first(const Problem&) { return false; }
-  // The index of a step's block of queries among all of the call.
-  __device__ __forceinline__ static int index_of_step(const Problem& problem, const Tile& tile,
-                                                      int step) {
-    return block_index(problem, tile, tile.kv_head * problem.group + step % problem.group,
-                       nth_block(problem, tile, step / problem.group));
+  // A step's block of queries.
+  __device__ __forceinline__ static BlockOfStep block_of_step(const Problem& problem,
+                                                              const Tile& tile, int step) {
+    const int block = nth_block(problem, tile, step / problem.group);
+    const int head = tile.kv_head * problem.group + step % problem.group;
+    return {block, block_index(problem, tile, head, block)};
   }
   __device__ __forceinline__ static unsigned blocks_before(const Problem& problem, const Tile& tile,
                                                            int block) {
@@ -89,7 +90,7 @@ struct EqualSequences {
     }
   }
 
-  // The keys of a warpgroup, 64, or of both if the head is wide, and the queries that see them.
+  // The keys of a warpgroup, 64, or of all if the head is wide, and the queries that see them.
   class Keys {
     static constexpr int kCount = kIsWide<Config> ? Config::B_c : 64;
 

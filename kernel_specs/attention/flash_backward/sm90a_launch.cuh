@@ -29,7 +29,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   // the last queries; or all blocks count the steps of each block of dQ.
   // If a head is wide, each warp's tile has a counter, or all of dQ is zero before.
   problem.counters_of_head =
-      Config::deterministic ? problem.query_blocks * (kIsWide<Config> ? 8 : 1) : 1;
+      Config::deterministic ? problem.query_blocks * kCountersOfBlock<Config> : 1;
   problem.first_zero = kIsWide<Config> && !Config::deterministic
                            ? 0
                            : std::max(problem.query_blocks - 1, 0) * Config::B_r;
@@ -62,8 +62,10 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   }
   if (!has_queries) return {};
   return launch_cuda<&flash_backward::finish_queries<Config>>(
-      {.grid = {heads * problem.query_blocks}, .block = {256}, .dependent = true}, context,
-      static_cast<const flash_backward::Problem<typename Config::Args>&>(problem));
+      {.grid = {heads * problem.query_blocks},
+       .block = {128 * Config::n_warpgroups},
+       .dependent = true},
+      context, static_cast<const flash_backward::Problem<typename Config::Args>&>(problem));
 }
 
 }  // namespace kernelmint

@@ -14,7 +14,7 @@ namespace kernelmint::flash_backward {
 
 // dQ as a tensor.
 template <class Config>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(128 * Config::n_warpgroups)
     finish_queries(const __grid_constant__ Problem<typename Config::Args> problem) {
   using Element = typename Config::dtype;
   ptx::wait_for_kernel_ahead();

@@ -29,7 +29,8 @@ from tests.kernels.lengths import EMULATED, Inputs, keys_of
 
 HERE, ON_GPU = keys_of(
     "flash_backward", "*.sm90a.bf16-d64-r*", "*.sm90a.fp16-d64-causal-det*",
-    "*.sm90a.fp16-d128-det*", "*.sm90a.bf16-d128-causal-r*", "*.sm90a.bf16-d256-r*",
+    "*.sm90a.bf16-d96-causal-r*", "*.sm90a.fp16-d128-det*", "*.sm90a.bf16-d128-causal-r*",
+    "*.sm90a.bf16-d192-causal-r*", "*.sm90a.fp16-d192-det*", "*.sm90a.bf16-d256-r*",
     "*.sm90a.fp16-d256-causal-det*", "*.sm80.bf16-d64-r*",
     "*.sm80.fp16-d64-causal-det*", "*.sm80.bf16-d96-causal-r*", "*.sm80.fp16-d128-det*",
     "*.sm80.bf16-d128-causal-r*",
@@ -46,7 +47,7 @@ ISAS = [isa for isa in runtime._native.supported_cpu_isas() if isa in BUILT_FOR]
 HAS_FMA = os.environ.get("KERNELMINT_CPU_ISA", ISAS[-1] if ISAS else "") != "baseline"
 F32_FLOOR = 2**-21 if HAS_FMA else 2**-20
 # Around the boundaries of blocks of queries, of keys, and of warpgroups' keys.
-BOUNDARIES = [n + d for n in (0, 64, 80, 128, 160, 256) for d in (-1, 0, 1) if n + d > 0]
+BOUNDARIES = [n + d for n in (0, 64, 80, 96, 128, 160, 256) for d in (-1, 0, 1) if n + d > 0]
 
 
 class Call(Inputs):

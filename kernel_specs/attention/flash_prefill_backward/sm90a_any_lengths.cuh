@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "attention/flash_prefill_backward/sm90a_problem.h"
 #include "attention/sm90a_backward_producer.cuh"
+#include "attention/sm90a_backward_scores.cuh"
 #include "attention/sm90a_backward_shared_memory.cuh"
+#include "attention/sm90a_backward_wide_shared_memory.cuh"
 #include "attention/softcap.cuh"
 #include "integers.h"
 #include "ptx/math.cuh"
@@ -17,7 +20,8 @@
 
 namespace kernelmint::flash_prefill_backward::sm90a {
 
-using attention_backward::sm90a::Turn;
+using attention_backward::sm90a::BlockOfStep, attention_backward::sm90a::kIsWide,
+    attention_backward::sm90a::Turn;
 
 inline constexpr float kLog2E = 1.4426950408889634f;
 
@@ -38,7 +42,11 @@ template <class Config, bool kChanges>
 struct AnyLengths {
   using Problem = sm90a::Problem<typename Config::Args>;
   using Tile = sm90a::Tile;
-  using Shared = attention_backward::sm90a::SharedMemory<Config, sizeof(Tile)>;
+  using Shared =
+      std::conditional_t<kIsWide<Config>,
+                         attention_backward::sm90a::WideSharedMemory<Config, sizeof(Tile)>,
+                         attention_backward::sm90a::SharedMemory<Config, sizeof(Tile)>>;
+  using Lane = attention_backward::sm90a::ScoresOfLane<Config>;
 
   static constexpr bool kChangesScores = kChanges;
   static constexpr bool kOneCounter = false;
@@ -143,6 +151,15 @@ struct AnyLengths {
   __device__ __forceinline__ static bool heads_first(const Problem& problem) {
     return problem.heads_first;
   }
+  // A step's block of queries.
+  __device__ __forceinline__ static BlockOfStep block_of_step(const Problem& problem,
+                                                              const Tile& tile, int step) {
+    const int inner_steps = problem.heads_first ? tile.blocks : problem.group;
+    const int outer = step / inner_steps, inner = step - outer * inner_steps;
+    const int block = nth_block(problem, tile, problem.heads_first ? inner : outer);
+    const int head = tile.kv_head * problem.group + (problem.heads_first ? outer : inner);
+    return {block, block_index(problem, tile, head, block)};
+  }
   // The turn of a tile's step, and whether it stores dQ: blocks of keys add to a block of queries
   // in their order, or from the last one on, and the first of them stores.
   __device__ __forceinline__ static Turn turn(const Problem& problem, const Tile& tile, int index,
@@ -164,7 +181,10 @@ struct AnyLengths {
            tile.key_block;
   }
 
+  // The keys of a warpgroup, 64, or of all if the head is wide, and the queries that see them.
   class Keys {
+    static constexpr int kCount = kIsWide<Config> ? Config::B_c : 64;
+
    public:
     __device__ __forceinline__ void find(const Problem& problem, const Tile& tile, int warpgroup) {
       const int first = tile.key_block * Config::B_c + warpgroup * 64;
@@ -194,9 +214,9 @@ struct AnyLengths {
     __device__ __forceinline__ void for_each_step(const Problem& problem, const Tile& tile,
                                                   int steps, const F& f) const {
       const int first = tile.first_block, behind = first + tile.blocks;
-      int begin = max(ahead_ + 63 - right_, first_query_),
+      int begin = max(ahead_ + kCount - 1 - right_, first_query_),
           end = min(ahead_ + left_ + 1, end_query_);
-      if (begin_ > 0 || end_ < 64) end = -1;
+      if (begin_ > 0 || end_ < kCount) end = -1;
       begin = min(max(ceil_div(max(begin, 0), Config::B_r), first), behind);
       end = end < 0 ? begin : min(max(end / Config::B_r, begin), behind);
       // Steps in a row of one block, and of one head.
@@ -219,16 +239,32 @@ struct AnyLengths {
     }
 
     __device__ __forceinline__ auto hidden(int block, int key, int first_query) const {
-      // How many keys, of those that the first query sees, are after the lane's two keys. No query
-      // sees a key that is not used.
-      const int after = right_ - ahead_ - key + block * Config::B_r + first_query;
-      const auto unless_unused = [&](int row) {
-        return key + row >= begin_ && key + row < end_ ? after - row : -kFarthest;
-      };
-      return [low = unless_unused(0), high = unless_unused(8),
-              seen = static_cast<unsigned>(left_) + right_](int row, int column) {
-        return static_cast<unsigned>((row == 0 ? low : high) + column) > seen;
-      };
+      if constexpr (kIsWide<Config>) {
+        // The keys that a query sees, of the block's that are used, from the lane's first key on.
+        struct Seen {
+          int first, count;
+        };
+        const auto seen = [&](int column) {
+          const int own = block * Config::B_r + first_query + column - ahead_ - key;
+          const int first = max(own - left_, begin_ - key);
+          return Seen{first, max(min(own + right_ + 1, end_ - key) - first, 0)};
+        };
+        return [low = seen(0), high = seen(8)](int row, int column) {
+          const Seen& keys = column == 0 ? low : high;
+          return static_cast<unsigned>(row - keys.first) >= static_cast<unsigned>(keys.count);
+        };
+      } else {
+        // How many keys, of those that the first query sees, are after the lane's two keys. No
+        // query sees a key that is not used.
+        const int after = right_ - ahead_ - key + block * Config::B_r + first_query;
+        const auto unless_unused = [&](int row) {
+          return key + row >= begin_ && key + row < end_ ? after - row : -kFarthest;
+        };
+        return [low = unless_unused(0), high = unless_unused(8),
+                seen = static_cast<unsigned>(left_) + right_](int row, int column) {
+          return static_cast<unsigned>((row == 0 ? low : high) + column) > seen;
+        };
+      }
     }
 
     // Scores of a step, made of products.
@@ -245,9 +281,7 @@ struct AnyLengths {
                              keys.sequence_, keys.kv_head_ * problem.group +
                                                  (problem.heads_first ? step / keys.blocks_
                                                                       : step % problem.group));
-          const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
-          ahead_ =
-              keys.ahead_ + thread % 128 / 32 * 16 + lane / 4 - block * Config::B_r - lane % 4 * 2;
+          ahead_ = keys.ahead_ + Lane::first_key() - block * Config::B_r - Lane::first_query();
         }
       }
 
@@ -278,7 +312,7 @@ struct AnyLengths {
 
      private:
       __device__ __forceinline__ float distance(int e) const {
-        return static_cast<float>(abs(ahead_ + e / 2 % 2 * 8 - (e / 4 * 8 + e % 2)));
+        return static_cast<float>(abs(ahead_ + Lane::key(e) - Lane::query(e)));
       }
 
       const Problem& problem_;

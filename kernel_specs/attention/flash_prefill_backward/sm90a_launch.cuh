@@ -18,6 +18,7 @@ template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext& context) {
   using namespace flash_prefill_backward;
   using attention::sm90a::Layout, attention::sm90a::MappedTensor;
+  using attention_backward::sm90a::kCountersOfBlock, attention_backward::sm90a::kIsWide;
   using Element = typename Config::dtype;
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   const DeviceScope device(context.device);
@@ -38,7 +39,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   problem.sequences = static_cast<int>(sequences);
   problem.cap = attention::usable_cap(args.softcap);
   const bool is_causal = args.window_right >= 0, is_window = is_causal && args.window_left >= 0;
-  problem.stores_first = Config::deterministic || is_window;
+  // Warps of a wide head add dQ themselves, and would wait.
+  problem.stores_first = Config::deterministic || (is_window && !kIsWide<Config>);
   problem.from_first = is_causal && problem.stores_first;
   problem.heads_first = is_window || !(Config::deterministic && is_causal);
   // Heads whose tiles are at work at one time: their Q, dO and dQ stay in L2.
@@ -65,11 +67,12 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if (has_queries) {
     const std::int64_t blocks_of_heads = args.H * query_blocks,
                        rows = blocks_of_heads * Config::B_r;
-    const Allocation scratch =
-        context.allocate((rows * (Config::d_head + 2) + 9 * blocks_of_heads) * sizeof(float));
+    const Allocation scratch = context.allocate(
+        (rows * (Config::padded_head + 2) + (8 + kCountersOfBlock<Config>)*blocks_of_heads) *
+        sizeof(float));
     if (scratch.error != nullptr) return {scratch.error};
     problem.dq = static_cast<float*>(scratch.data);
-    problem.log_sums = problem.dq + rows * Config::d_head;
+    problem.log_sums = problem.dq + rows * Config::padded_head;
     problem.deltas = problem.log_sums + rows;
     problem.sinks = problem.deltas + rows;
     problem.counters = reinterpret_cast<unsigned*>(problem.sinks + 8 * blocks_of_heads);
@@ -93,7 +96,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   }
   if (has_queries) {
     const LaunchResult result = launch_cuda<&finish_queries<Config>>(
-        {.grid = {args.H * query_blocks}, .block = {256}, .dependent = true}, context, problem);
+        {.grid = {args.H * query_blocks}, .block = {128 * Config::n_warpgroups}, .dependent = true},
+        context, problem);
     if (result.error != nullptr) return result;
   }
   if (args.ds_aux.data == nullptr || args.H == 0) return {};

@@ -22,10 +22,10 @@ struct Problem {
   // For each row of scores, [H, query_blocks * B_r]: the log-sum-exp as a power of two, infinite
   // for a row without keys and for a row of no sequence; and D, the sum of dO O.
   float *log_sums, *deltas;
-  // dQ without its scale, [H, query_blocks], each B_r * d_head floats in the order of the
+  // dQ without its scale, [H, query_blocks], each B_r * padded_head floats in the order of the
   // registers.
   float* dq;
-  unsigned* counters;  // [H, query_blocks]
+  unsigned* counters;  // [H, query_blocks], kCountersOfBlock each
   // The blocks of all sequences, of one head: as many as there could be.
   int query_blocks, key_blocks;
   int group;          // query heads that share a key/value head

@@ -47,13 +47,14 @@ template <class Config>
 __global__ void __launch_bounds__(256)
     prepare_rows(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
   using Element = typename Config::dtype;
-  constexpr int kChunks = Config::d_head / 8, kLanes = kChunks <= 8 ? 8 : 16;
+  constexpr int kChunks = Config::d_head / 8, kLanes = kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
   constexpr int kRowsAtOnce = 256 / kLanes, kPasses = ceil_div(Config::B_r, kRowsAtOnce);
   ptx::let_next_kernel_start();
   const auto& args = problem.args;
   const BlockOfQueries<Config> at(problem);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
-  if (thread == 0) problem.counters[at.index] = 0;
+  constexpr int kCounters = attention_backward::sm90a::kCountersOfBlock<Config>;
+  if (thread < kCounters) problem.counters[std::int64_t{at.index} * kCounters + thread] = 0;
   const std::int64_t first = std::int64_t{at.index} * Config::B_r;
   float of_sink = 0;
   if (at.exists()) {
@@ -67,14 +68,14 @@ __global__ void __launch_bounds__(256)
     unroll<kPasses>([&](int i) {
       const std::int64_t row = first_row + i * kRowsAtOnce + thread / kLanes;
       outputs[i] = gradients[i] = uint4{0, 0, 0, 0};
-      if (row >= at.region.begin && row < at.region.end && lane * 8 < args.Dv) {
+      if (row >= at.region.begin && row < at.region.end && lane < kChunks && lane * 8 < args.Dv) {
         outputs[i] = __ldcs(reinterpret_cast<const uint4*>(o + row * args.o.stride[1]));
         gradients[i] = __ldcg(reinterpret_cast<const uint4*>(dout + row * args.dout.stride[1]));
       }
     });
-    auto* const dq = reinterpret_cast<float4*>(problem.dq + first * Config::d_head);
+    auto* const dq = reinterpret_cast<float4*>(problem.dq + first * Config::padded_head);
     if (!problem.stores_first)
-      for (int i = thread; i < Config::B_r * Config::d_head / 4; i += 256)
+      for (int i = thread; i < Config::B_r * Config::padded_head / 4; i += 256)
         dq[i] = float4{0, 0, 0, 0};
     const float sink = args.s_aux.data == nullptr || args.ds_aux.data == nullptr
                            ? -INFINITY
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(256)
 }
 
 template <class Config>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(128 * Config::n_warpgroups)
     finish_queries(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
   using Element = typename Config::dtype;
   ptx::wait_for_kernel_ahead();

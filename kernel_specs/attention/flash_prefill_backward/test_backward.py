@@ -18,7 +18,8 @@ from tests.kernels.lengths import EMULATED, Inputs, keys_of
 
 HERE, ON_GPU = keys_of(
     "flash_prefill_backward", "*.sm90a.bf16-d64-r*", "*.sm90a.fp16-d64-det*",
-    "*.sm90a.fp16-d128-det*", "*.sm90a.bf16-d128-r*",
+    "*.sm90a.bf16-d96-r*", "*.sm90a.fp16-d128-det*", "*.sm90a.bf16-d128-r*",
+    "*.sm90a.bf16-d192-r*", "*.sm90a.fp16-d256-det*",
 )  # fmt: skip
 ON_CPU = [key for key in HERE if not key.startswith(EMULATED)]
 HERE = [key for key in HERE if key.startswith(EMULATED)]
@@ -133,8 +134,13 @@ def features() -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("key", KERNELS)
 def test_all_features_crossed_pairwise(key: str) -> None:
     """A dtype's kernels, one for each head dimension, share the calls."""
-    d_head = runtime.kernel(key).info.parameters["d_head"]
-    for call in features()[(64, 128, 256).index(d_head) :: 3]:
+    info = runtime.kernel(key).info
+    d_heads = {
+        kernel.parameters["d_head"]: None
+        for kernel in runtime.kernels("flash_prefill_backward")
+        if kernel.target == info.target
+    }
+    for call in features()[list(d_heads).index(info.parameters["d_head"]) :: len(d_heads)]:
         Call(key, *call).check()
 
 

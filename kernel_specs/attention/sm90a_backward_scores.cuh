@@ -1,0 +1,72 @@
+// Scores in the registers of the warpgroups that compute: where they lie, which become zero, and
+// rows of their operands that do.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/sm90a_backward_shared_memory.cuh"
+#include "ptx/shared_memory.cuh"
+#include "ptx/special_registers.cuh"
+#include "ptx/tma.cuh"
+#include "ptx/warpgroup.cuh"
+#include "register_tile.cuh"
+
+namespace kernelmint::attention_backward::sm90a {
+
+// Where a lane's scores lie. It holds two keys (lane / 4 of the warp's 16, and 8 more) by pairs of
+// queries, 8 queries apart; of a wide head, whose scores are not transposed, two queries by pairs
+// of keys. Keys are counted from the warpgroup's first one, of a wide head from the block's.
+template <class Config>
+class ScoresOfLane {
+ public:
+  __device__ __forceinline__ static int first_key() {
+    return kIsWide<Config> ? (thread() / 128 - 1) * kKeysOfWarpgroup<Config> + pair() : row();
+  }
+  __device__ __forceinline__ static int first_query() { return kIsWide<Config> ? row() : pair(); }
+  // How far the e-th register's key and query are after the first ones.
+  __device__ __forceinline__ static constexpr int key(int e) {
+    return kIsWide<Config> ? column(e) : e / 2 % 2 * 8;
+  }
+  __device__ __forceinline__ static constexpr int query(int e) {
+    return kIsWide<Config> ? e / 2 % 2 * 8 : column(e);
+  }
+
+ private:
+  __device__ __forceinline__ static int thread() {
+    return static_cast<int>(ptx::reread_thread_index());
+  }
+  __device__ __forceinline__ static int row() {
+    return thread() % 128 / 32 * 16 + thread() % 32 / 4;
+  }
+  __device__ __forceinline__ static int pair() { return thread() % 4 * 2; }
+  __device__ __forceinline__ static constexpr int column(int e) { return e / 4 * 8 + e % 2; }
+};
+
+// Probabilities are 0 where a query does not see a key.
+template <class Config, class Keys, int kCount>
+__device__ __forceinline__ void hide(const Keys& keys, int block, float (&probabilities)[kCount]) {
+  using Lane = ScoresOfLane<Config>;
+  const auto hidden = keys.hidden(block, Lane::first_key(), Lane::first_query());
+  unroll<kCount>([&](int e) {
+    if (hidden(Lane::key(e), Lane::query(e))) probabilities[e] = 0;
+  });
+}
+
+// Rows of two blocks, K and V or Q and dO, become zero, but for those from `begin` to before `end`:
+// rows beside a sequence are multiplied by zeros, and may not be finite.
+template <class Config, int kRows>
+__device__ __forceinline__ void clean(int begin, int end, std::uint32_t a, std::uint32_t b) {
+  constexpr int kThreads = 128 * Config::n_warpgroups;
+  if (begin <= 0 && end >= kRows) return;
+#pragma unroll 1
+  for (int i = static_cast<int>(ptx::reread_thread_index()) - 128;
+       i < kRows * (Config::padded_head / 64) * 8; i += kThreads) {
+    if (const int row = i / 8 % kRows; row >= begin && row < end) continue;
+    ptx::store_shared(a + i * 16, uint4{0, 0, 0, 0});
+    ptx::store_shared(b + i * 16, uint4{0, 0, 0, 0});
+  }
+  ptx::fence_async_shared();
+  ptx::named_barrier_sync(kCleaned, kThreads);
+}
+
+}  // namespace kernelmint::attention_backward::sm90a
