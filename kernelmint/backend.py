@@ -1,7 +1,8 @@
 """The PEP 517 backend: scikit-build-core, plus PyPI's nvcc for a build that needs one on a machine
-without, and the licences of sources.
+without, the licences of sources, and a bill of materials.
 
-A wheel has the licences of the sources that it holds or that were compiled into it.
+A wheel has the licences of the sources that it holds or that were compiled into it, and says what
+it is made of and by what.
 
 A wheel that compiles CUDA needs nvcc. Asking for PyPI's 105 MB in the static build requirements
 would make everybody download it; so it is asked for only if neither CUDACXX nor PATH names one
@@ -72,6 +73,11 @@ def get_requires_for_build_editable(config_settings: Settings = None) -> list[st
     ]
 
 
+def _build_dir(state: Literal["wheel", "editable"], settings: Settings) -> Path:
+    project = SettingsReader.from_file("pyproject.toml", settings, state=state).settings
+    return Path(project.build_dir.replace("{state}", state))
+
+
 def _prepare(state: Literal["wheel", "editable"], settings: Settings) -> None:
     """Makes CMake configure a build folder of another build anew.
 
@@ -80,8 +86,7 @@ def _prepare(state: Literal["wheel", "editable"], settings: Settings) -> None:
     that the environment lies elsewhere, would remove the objects. They are good: ninja compares the
     commands that made them.
     """
-    project = SettingsReader.from_file("pyproject.toml", settings, state=state).settings
-    build_dir = Path(project.build_dir.replace("{state}", state))
+    build_dir = _build_dir(state, settings)
     cache, record = build_dir / "CMakeCache.txt", build_dir / ".skbuild-info.json"
     try:
         info = json.loads(record.read_text(encoding="utf-8"))
@@ -105,9 +110,9 @@ def _prepare(state: Literal["wheel", "editable"], settings: Settings) -> None:
     record.write_text(json.dumps({**info, "skbuild_path": here}), encoding="utf-8")
 
 
-def _add_licences(place: Path) -> None:
-    """Adds licences to a wheel, or to its metadata's folder."""
-    command = [sys.executable, str(_ROOT / "codegen/build/licences.py"), str(place)]
+def _run(script: str, *arguments: str | Path) -> None:
+    """Runs a script of codegen/build on a wheel, or on its metadata's folder."""
+    command = [sys.executable, str(_ROOT / "codegen/build" / script), *map(str, arguments)]
     if subprocess.run(command, check=False).returncode != 0:
         sys.exit(1)
 
@@ -117,7 +122,7 @@ def prepare_metadata_for_build_wheel(
 ) -> str:
     """Writes the metadata of a wheel."""
     name = _skbuild.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
-    _add_licences(Path(metadata_directory, name))
+    _run("licences.py", Path(metadata_directory, name))
     return name
 
 
@@ -127,7 +132,13 @@ def build_wheel(
     """Builds a wheel; its build folder, logs included, stays. The metadata is made anew."""
     _prepare("wheel", config_settings)
     name = _skbuild.build_wheel(wheel_directory, config_settings, None)
-    _add_licences(Path(wheel_directory, name))
+    wheel = Path(wheel_directory, name)
+    _run("licences.py", wheel)
+    _run(
+        *("sbom.py", wheel, "--build-dir", _build_dir("wheel", config_settings)),
+        *("--requirements", json.dumps(get_requires_for_build_wheel(config_settings))),
+        *("--settings", json.dumps(config_settings or {})),
+    )
     return name
 
 
