@@ -18,7 +18,7 @@ from codegen.core.ptxas_rows import read_csv
 from codegen.ptxas import check_toolkit
 from codegen.ptxas.fingerprints import Manifest, SourceFingerprint
 from tests.ptx_report.project import KEYS, Project
-from tools.ptx_report import advising
+from tools.ptx_report import advising, compiling
 from tools.ptx_report.__main__ import main
 
 NVCC = shutil.which("nvcc")
@@ -202,6 +202,27 @@ def test_an_option_of_ptxas_is_a_column(tmp_path):
     assert "no command of nvcc in it" in run(tmp_path / "c.json", "--nvcc", NVCC, status=2)
     (tmp_path / "c.json").write_text("{")
     assert "not a compile_commands.json" in run(tmp_path / "c.json", "--nvcc", NVCC, status=2)
+
+
+@needs_nvcc
+def test_architectures_that_one_command_cannot_tell_apart_are_compiled_one_by_one(tmp_path):
+    file = tmp_path / "k.cu"
+    file.write_text(
+        "#if __CUDA_ARCH__ == 900\n#error not here\n#endif\n"
+        "__device__ __noinline__ double f(double x) { return x * x; }\n"
+        "__global__ void k(double* y) { *y = f(*y); }\n"
+    )
+    archs = ("sm_80", "sm_90", "sm_120")
+    options = tuple(f"--generate-code=arch=compute_{a[3:]},code=[{a}]" for a in archs)
+    unit = compiling.Unit("k", file, tmp_path, options, archs)
+    variant = compiling.Variant("x", toolkits.find(NVCC))
+    (result,) = compiling.compiled([variant], lambda variant: [unit], False, print)
+    named = {(row.arch, row.kind): row for row in result.rows}
+    assert set(named) == {("sm_90", "kernel")} | {
+        (arch, kind) for arch in ("sm_80", "sm_120") for kind in ("kernel", "function")
+    }
+    assert re.match("does not compile: .*not here", named["sm_90", "kernel"].incomplete)
+    assert all(row.incomplete is None for row in result.rows if row.arch != "sm_90")
 
 
 # The table of advice

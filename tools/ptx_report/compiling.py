@@ -225,19 +225,24 @@ def _compile(unit: Unit, variant: Variant, work: Path, instructions: bool) -> _R
         [*launcher, "--", *command], cwd=unit.folder, capture_output=True, check=False
     )
     log = work / f"{unit.source.name}.cuda{OBJECT_LOG}"
+    if done.returncode and len(unit.archs) > 1:  # some of them may compile
+        return _apart(unit, variant, work, instructions)
     if done.returncode:
         error = FAILED + _first_error(log.read_text(errors="replace") if log.exists() else "")
         return [Row(unit.name, arch=arch, incomplete=error) for arch in unit.archs], {}, 0.0
     seconds = json.loads(log.with_name(f"{unit.source.name}.cuda.cost.json").read_text())["seconds"]
+    of_log = list(read_log(log, unit.name, Statistics()))
+    if len(unit.archs) > 1 and not all(row.arch for row in of_log):  # whose are device functions?
+        return _apart(unit, variant, work, instructions)
     sizes = {(row.symbol, row.arch): row for row in reader.read(item)}
     rows = []
-    for row in read_log(log, unit.name, Statistics()):
+    for row in of_log:
         other = sizes.get((row.symbol, row.arch), row)
         key = unit.name if row.key is None and unit.archs != (None,) else None
         rows.append(
             row._replace(
-                toolchain=variant.toolchain, code_bytes=other.code_bytes,
-                machine_code=other.machine_code, object_key=key,
+                arch=row.arch or unit.archs[0], toolchain=variant.toolchain,
+                code_bytes=other.code_bytes, machine_code=other.machine_code, object_key=key,
             )
         )  # fmt: skip
     if instructions and rows:
@@ -245,6 +250,22 @@ def _compile(unit: Unit, variant: Variant, work: Path, instructions: bool) -> _R
     keys = {row.symbol: row.key for row in rows if row.kind == "kernel"}
     codes = machine_code.of_cuda_kernels(item, keys.get)
     return rows, {(key, f"sm_{number}"): code for (key, number), code in codes.items()}, seconds
+
+
+def _apart(unit: Unit, variant: Variant, work: Path, instructions: bool) -> _Result:
+    """Returns the result of a unit that is compiled for each of its architectures by itself."""
+    rows: list[Row] = []
+    codes: dict[tuple[str, str], str] = {}
+    seconds = 0.0
+    for arch in unit.archs:
+        others = tuple(f"code=[{other}]" for other in unit.archs if other != arch)
+        options = tuple(option for option in unit.options if not option.endswith(others))
+        alone = unit._replace(options=options, archs=(arch,))
+        result = _compile(alone, variant, work / str(arch), instructions)
+        rows += result[0]
+        codes |= result[1]
+        seconds += result[2]
+    return rows, codes, seconds
 
 
 def _first_error(output: str) -> str:
