@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -12,6 +11,7 @@ from codegen.core.staleness import specs_folder
 from codegen.core.words import did_you_mean
 from codegen.spec import schema
 from codegen.spec.checks import check_file
+from codegen.spec.flags import check_text, load_flag
 from codegen.spec.model import BuildPath, BuildSettings
 from codegen.spec.source import Document
 
@@ -25,18 +25,6 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 # The user, password or key of an address.
 _SECRET = re.compile(r"//[^/]*@|[?&][^=&]*(token|secret|passw|key|sig|cred|auth)[^=&]*=", re.I)
 _PACKAGE = re.compile(r"[A-Za-z_]\w*\Z", re.ASCII)
-# Characters that CMake interprets: lists, variables.
-_UNSPEAKABLE = re.compile(r"[;$\[\]\x00-\x1f]")
-# Options that another key sets, or that the build chooses.
-_ELSEWHERE = (
-    (("-I", "-isystem", "--include-path", "--system-include"), "folders go in `include`"),
-    (("-L", "-l", "--library"), "libraries go in `libraries`"),
-    (("-M",), "the build asks for a file's dependencies itself"),
-    (
-        ("-arch", "--gpu-architecture", "-code", "--gpu-code", "-gencode", "--generate-code"),
-        "architectures are chosen when building, with CMAKE_CUDA_ARCHITECTURES",
-    ),
-)
 
 
 class BuildLoader:
@@ -72,7 +60,10 @@ class BuildLoader:
                 "flags",
             )
         return BuildSettings(
-            flags=tuple(self._flag(text, i) for i, text in enumerate(written.flags)),
+            flags=tuple(
+                load_flag(self.document, text, "build", "flags", i)
+                for i, text in enumerate(written.flags)
+            ),
             definitions=tuple(
                 self._definition(name, value) for name, value in written.definitions.items()
             ),
@@ -112,7 +103,7 @@ class BuildLoader:
                 *path,
             )
             origin = ""
-        self._check_text(origin, *path)
+        check_text(self.document, origin, *path)
         if written.sha256 is not None and not _SHA256.match(written.sha256):
             self.document.report(
                 f"got '{written.sha256}', expected the 64 digits that sha256sum prints of the file",
@@ -123,31 +114,11 @@ class BuildLoader:
             self.document.report(f"'{origin}' has a space", *path)
         return {"archive": origin, "sha256": written.sha256 or ""}
 
-    def _flag(self, text: str, i: int) -> str:
-        path = ("build", "flags", i)
-        self._check_text(text, *path)
-        try:
-            words = shlex.split(text)
-        except ValueError as error:
-            self.document.report(f"not words of a command line: {error}", *path)
-            return text
-        if not words or not words[0].startswith("-"):
-            self.document.report(
-                "an option of the compiler begins with '-'; its value comes after it, as in "
-                '"-Xptxas -O3"',
-                *path,
-            )
-            return text
-        for options, message in _ELSEWHERE:
-            if any(_is_option(words[0], option) for option in options):
-                self.document.report(message, *path)
-        return shlex.join(words)
-
     def _definition(self, name: str, value: int | str | None) -> str:
         path = ("build", "definitions", name)
         if not _MACRO.match(name):
             self.document.report(f"'{name}' cannot be a macro's name", *path, key=True)
-        self._check_text(str(value), *path)
+        check_text(self.document, str(value), *path)
         return name if value is None else f"{name}={value}"
 
     def _library(self, entry: _Path, i: int) -> BuildPath | str:
@@ -176,7 +147,7 @@ class BuildLoader:
         what = "package" if isinstance(entry, schema.PackagePath) else "archive"
         if inner.is_absolute() or ".." in inner.parts:
             self.document.report(f"'{inner}' leaves the {what}", *path, "path")
-        self._check_text(entry.path, *path, "path")
+        check_text(self.document, entry.path, *path, "path")
         if isinstance(entry, schema.ArchivePath):
             return self._of_archive(entry, inner.as_posix(), *path)
         if not _PACKAGE.match(entry.package):
@@ -224,7 +195,7 @@ class BuildLoader:
                 "name an installed package, {package: …, path: …}, or an archive",
                 *steps,
             )
-        self._check_text(path, *steps)
+        check_text(self.document, path, *steps)
         return PurePosixPath(path).as_posix()
 
     def _sources(
@@ -247,15 +218,3 @@ class BuildLoader:
                 self.document.report(f"'{name}' is listed twice", *path)
             sources.append(place)
         return tuple(sources)
-
-    def _check_text(self, text: str, *path: str | int) -> None:
-        if wrong := _UNSPEAKABLE.search(text):
-            self.document.report(f"CMake cannot spell the character {wrong[0]!a} here", *path)
-
-
-def _is_option(word: str, option: str) -> bool:
-    """Returns whether a command line's word is this option; its value may follow within the
-    word."""
-    if option.startswith("--") or len(option) > 2:
-        return word.partition("=")[0] == option
-    return word.startswith(option)
