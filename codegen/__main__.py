@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +184,11 @@ def check(
     "--short", is_flag=True, help="Short forms in place of keys, for targets that have them."
 )
 @click.option(
+    "--predicted",
+    is_flag=True,
+    help="Kernels with predictions of what ptxas will say: registers, bytes of shared memory.",
+)
+@click.option(
     "--excluded", is_flag=True,
     help="How much each constraint leaves out of the set's products, in place of the keys; --where "
     "selects the targets that hold such a configuration.",
@@ -195,6 +200,7 @@ def list_(
     where: str | None,
     as_json: bool,
     short: bool,
+    predicted: bool,
     excluded: bool,
 ) -> None:
     """Lists the keys of the kernels that regenerate would write; writes nothing.
@@ -220,11 +226,14 @@ def list_(
         entries, faults = installed.entries(_SPECS, where)
     else:
         entries = _entries(specs or (_SPECS,), Selection(set_name or "default", where))
+    if predicted:
+        entries = [entry for entry in entries if "predicted" in entry]
     if as_json:
         click.echo(json.dumps(entries, indent=1))
     else:
-        for entry in entries:
-            click.echo(entry.get("short", entry["key"]) if short else entry["key"])
+        names = [entry.get("short", entry["key"]) if short else entry["key"] for entry in entries]
+        for line in _with_predictions(entries, names) if predicted else names:
+            click.echo(line)
         counts = Counter(f"{entry['family']}.{entry['target']}" for entry in entries)
         line = ", ".join(f"{count} {name}" for name, count in counts.items())
         Console(stderr=True).print(line, style="dim", highlight=False, soft_wrap=True)
@@ -232,6 +241,18 @@ def list_(
         click.echo(f"not listed: {reason}", err=True)
     if faults:
         sys.exit(BAD_INPUT)
+
+
+def _with_predictions(entries: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """Returns a line of headings and a line for each kernel, with its predictions."""
+    columns = list(dict.fromkeys(column for entry in entries for column in entry["predicted"]))
+    rows = [["kernel", *columns]]
+    for name, entry in zip(names, entries, strict=True):
+        rows.append([name, *(str(entry["predicted"].get(column, "")) for column in columns)])
+    width = max(len(name) for name, *_ in rows)
+    return [
+        f"{name:<{width}}" + "".join(f"  {cell:>12}" for cell in cells) for name, *cells in rows
+    ]
 
 
 def _list_excluded(specs: tuple[Path, ...], selection: Selection, as_json: bool) -> None:
@@ -294,6 +315,7 @@ def _entries(specs: tuple[Path, ...], selection: Selection) -> list[dict[str, An
             "target": t.target.name,
             "parameters": c.parameters,
             "derived": c.derived,
+            **({"predicted": c.predicted} if c.predicted else {}),
         }
         for t in targets
         for c in t.configurations

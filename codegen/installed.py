@@ -33,6 +33,7 @@ def entries(specs: Path, where: str | None) -> tuple[list[dict[str, Any]], list[
             "target": target.name,
             "parameters": kernel.parameters,
             "derived": kernel.derived,
+            **({"predicted": kernel.predicted} if kernel.predicted else {}),
         }
         for family, target, kernel in kernels
     ]

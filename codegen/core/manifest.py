@@ -237,6 +237,8 @@ class Kernel:
     # Threads of a block, if `launch` says so and no derived values do; 0 if a call decides them.
     threads: int = left_out(0)
     shared_memory: int = left_out(0)  # bytes; also if some architecture of its target has fewer
+    flags: tuple[str, ...] = left_out(())  # words of its compiler options, after its target's
+    predicted: Mapping[str, Value] | None = left_out(None)  # figures that ptxas should print
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,4 +163,6 @@ def _kernel(configuration: Configuration, file: str) -> form.Kernel:
         file=file,
         threads=configuration.threads if is_of_launch else 0,
         shared_memory=configuration.shared_memory if configuration.not_on or is_of_launch else 0,
+        flags=configuration.flags,
+        predicted=configuration.predicted or None,
     )

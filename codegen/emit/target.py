@@ -20,6 +20,7 @@ from codegen.emit.cpp_names import (
 )
 from codegen.emit.render import render
 from codegen.space.expand import TargetSpace
+from codegen.spec import keys
 from codegen.spec.model import (
     Configuration,
     Family,
@@ -193,7 +194,7 @@ def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list
     target = chosen.target
     header = target.header if target.launch is None else f"{target.family}/{target.name}_launch.cuh"
     members, plain, traced = _member_writer(target), _args_type(target), _traced_args_type(target)
-    for name, held in _numbered(chosen):
+    for name, held in _named(chosen):
         has_traced = any(_is_traced(family, c) for c in held)
         text = render(
             "shard.cu",
@@ -213,12 +214,29 @@ def shards(family: Family, chosen: TargetSpace) -> Iterable[tuple[str, str, list
         yield path, text, held
 
 
-def _numbered(chosen: TargetSpace) -> Iterable[tuple[str, list[Configuration]]]:
-    """Yields the number of each file, and its kernels, of which there is at least one."""
+def _named(chosen: TargetSpace) -> Iterable[tuple[str, list[Configuration]]]:
+    """Yields what names each file, and its kernels, of which there is at least one. Kernels of
+    different compiler options share no file."""
     most = most_kernels(len(chosen.configurations), chosen.target.files)
-    parts = sorted(split(chosen.configurations, most), key=lambda part: part[1])
-    for splits, bits, held in parts:
-        yield f"{bits:0{len(str((1 << splits) - 1))}}", held
+    groups: dict[str, list[Configuration]] = {}
+    for configuration in chosen.configurations:
+        groups.setdefault(options_of(configuration), []).append(configuration)
+    for options, configurations in groups.items():
+        parts = sorted(split(configurations, most), key=lambda part: part[1])
+        for splits, bits, held in parts:
+            number = f"{bits:0{len(str((1 << splits) - 1))}}"
+            yield f"{options}_{number}" if options else number, held
+
+
+def options_of(configuration: Configuration) -> str:
+    """Returns the name of the values that a configuration's compiler options have; "" if its target
+    has no options."""
+    target, values = configuration.target, configuration.parameters
+    if not target.options:
+        return ""
+    by_name = {parameter.name: parameter for parameter in target.parameters}
+    named = (keys.token_of(by_name[name], values[name]) for name, _ in target.options)
+    return "_".join(filter(None, named)) or keys.NO_TOKENS
 
 
 def _member_writer(target: Target) -> Callable[[Configuration], list[str]]:
@@ -234,7 +252,7 @@ def _member_writer(target: Target) -> Callable[[Configuration], list[str]]:
     def members(configuration: Configuration) -> list[str]:
         return [
             *map(parameter, target.parameter_names, configuration.values),
-            *map(constant, target.derived_names, configuration.numbers),
+            *map(constant, target.derived_names, configuration.numbers),  # without predictions
         ]
 
     return members

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from codegen.core import manifest
 from codegen.core.staleness import MANIFEST
@@ -22,10 +23,18 @@ from codegen.space.expand import FamilySpace
 from codegen.spec.model import BuildPath, BuildSettings
 
 
+class Options(NamedTuple):
+    """The flags of some values of a target's compiler options, and the files that have them."""
+
+    flags: Sequence[str]
+    shards: list[str]
+
+
 def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
     """Returns the whole tree."""
     files: dict[str, str] = {}
     shards: dict[tuple[str, str], list[str]] = {}  # (family, target) -> paths
+    options: dict[tuple[str, str], dict[str, Options]] = {}  # likewise, by the options' name
     file_of: dict[str, str] = {}  # key -> path of its shard
     fingerprints: dict[str, str] = {}  # by family
     for space in spaces:
@@ -49,14 +58,19 @@ def emit(spaces: Sequence[FamilySpace], inputs: Inputs) -> dict[str, str]:
             files[f"{folder}/{target.name}_table.cpp"] = emit_target.table(family, chosen)
             for path, text, configurations in emit_target.shards(family, chosen):
                 files[path] = text
-                shards.setdefault((folder, target.name), []).append(path)
+                if name := emit_target.options_of(configurations[0]):
+                    of_target = options.setdefault((folder, target.name), {})
+                    of_options = of_target.setdefault(name, Options(configurations[0].flags, []))
+                    of_options.shards.append(path)
+                else:
+                    shards.setdefault((folder, target.name), []).append(path)
                 file_of.update(dict.fromkeys((c.key for c in configurations), path))
         fingerprint = fingerprints[folder] = _fingerprint(files, folder)
         files[f"{folder}/library.cpp"] = render(
             "library.cpp", family.file, family=folder, fingerprint=fingerprint
         )
     source = ", ".join(dict.fromkeys(space.family.file.split("/")[0] for space in spaces))
-    files["files.cmake"] = _files_cmake(spaces, shards, inputs, fingerprints, source)
+    files["files.cmake"] = _files_cmake(spaces, shards, options, inputs, fingerprints, source)
     files[MANIFEST] = manifest.text(described(spaces, files, file_of, inputs, fingerprints))
     return files
 
@@ -71,6 +85,7 @@ def _fingerprint(files: Mapping[str, str], family: str) -> str:
 def _files_cmake(
     spaces: Sequence[FamilySpace],
     shards: Mapping[tuple[str, str], list[str]],
+    options: Mapping[tuple[str, str], Mapping[str, Options]],
     inputs: Inputs,
     fingerprints: Mapping[str, str],
     source: str,
@@ -84,6 +99,8 @@ def _files_cmake(
         spec_dirs=[_cmake_path(folder) for folder in inputs.spec_dirs],
         spaces=spaces,
         shards=shards,
+        options=options,
+        word=lambda flag: _cmake_words(shlex.quote(flag)),
         fingerprints=fingerprints,
         settings=lambda build: _settings(build, folders),
         cuda_targets=[name for _, name in sorted(cuda)],

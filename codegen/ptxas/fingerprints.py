@@ -172,6 +172,7 @@ class CodeFingerprint:
             self._shards[shard],
             self._flags,
             *(self._settings(build) if build != manifest.BuildSettings() else []),
+            *([kernel.flags] if kernel.flags else []),
         ]
         return hashlib.sha256(json.dumps(everything, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -40,7 +40,7 @@ def _filter(text: str, targets: Sequence[Target]) -> _Filter:
     scopes = {
         target: {
             **{parameter.name: parameter.kind for parameter in target.parameters},
-            **{derived.name: derived.expression.kind for derived in target.derived},
+            **{derived.name: derived.expression.kind for derived in target.computed},
             "family": Kind("text", (target.family,)),
             "target": Kind("text", (target.name,)),
         }
@@ -116,7 +116,7 @@ def exclusions(target: Target, values: Values) -> list[str]:
     for parameter in target.parameters:
         if wrong := parameter.check(scope[parameter.name]):
             result.append(f"{parameter.location}: {wrong}")
-    for derived in target.derived:
+    for derived in target.computed:
         try:
             scope[derived.name] = derived.expression.evaluate(scope)
         except (*EVALUATION_ERRORS, NameError) as error:
@@ -251,7 +251,7 @@ def _underivable(target: Target, values: Values, key: str) -> Problem:
     """Returns the first derived value that a configuration does not have, or the bound that its
     launch exceeds."""
     scope: dict[str, Any] = target.by_name(values)
-    for derived in target.derived:
+    for derived in target.computed:
         try:
             scope[derived.name] = derived.expression.evaluate(scope)
         except EVALUATION_ERRORS as error:

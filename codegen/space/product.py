@@ -104,16 +104,16 @@ def part_values(
 
 @lru_cache(maxsize=256)
 def deriver(target: Target) -> Callable[..., tuple[Number, ...]]:
-    """Returns a function from a configuration's values to its derived values.
+    """Returns a function from a configuration's values to its derived values and predictions.
 
     The function raises one of EVALUATION_ERRORS if a derived value does not exist, and for a launch
     beyond CUDA's bounds.
     """
-    lines = [_assignment(derived) for derived in target.derived]
+    lines = [_assignment(derived) for derived in target.computed]
     for bound in target.launch_bounds:
         test = f"{bound.least} <= ({bound.expression.python}) <= {bound.most}"
         lines.append(f"if not {test}: raise _ArithmeticError")
-    lines.append(f"return {_tuple([derived.name for derived in target.derived])}")
+    lines.append(f"return {_tuple([derived.name for derived in target.computed])}")
     return _compiled("derive", [parameter.name for parameter in target.parameters], lines)
 
 
@@ -258,9 +258,9 @@ class Derivation:
 
 @lru_cache(maxsize=256)
 def derivation(of: Target | Family) -> Derivation:
-    """Returns the derivation of a target's derived values, or of those that all targets of a family
-    share."""
-    return Derivation(of.derived)
+    """Returns the derivation of a target's derived values and predictions, or of the derived values
+    that all targets of a family share."""
+    return Derivation(of.computed if isinstance(of, Target) else of.derived)
 
 
 def _ever_holds(target: Target, part: SetPart, rule: Rule, most: int) -> tuple[bool, int]:

@@ -26,6 +26,7 @@ from codegen.core.problems import Problem, TooManyProblemsError
 from codegen.core.staleness import specs_folder
 from codegen.core.words import did_you_mean, display_path
 from codegen.spec import keys, schema
+from codegen.spec.compiler_options import check_option
 from codegen.spec.model import Derived, Family, Number, Parameter, ParameterType, Rule, Scalar
 from codegen.spec.names import FILE, IDENTIFIER, MAX_NAME, TOKEN, reserved
 from codegen.spec.source import Document
@@ -71,9 +72,9 @@ def check_identifier(document: Document, name: str, what: str, *path: str | int)
 
 
 def load_parameters(
-    document: Document, written: Mapping[str, schema.Parameter]
+    document: Document, written: Mapping[str, schema.Parameter], of_target: bool
 ) -> tuple[Parameter, ...]:
-    """Returns the parameters of a file, in its order."""
+    """Returns the parameters of a file, a target's or a family's, in its order."""
     parameters = []
     if len(written) > MAX_PARAMETERS:
         message = f"{len(written)} parameters; at most {MAX_PARAMETERS}, the family's included"
@@ -105,7 +106,7 @@ def load_parameters(
         kind = ParameterType(entry.type)
         parameter = Parameter(
             name=name, type=kind, token=token, values=values, default=entry.default, doc=doc,
-            location=place,
+            option=entry.option or "", location=place,
         )  # fmt: skip
         if entry.default is not None and (wrong := parameter.check(entry.default)):
             document.report(wrong, *path, "default")
@@ -122,6 +123,8 @@ def load_parameters(
                 message = f"'{value}' cannot be a value: a lower-case letter, then letters, digits"
                 document.report(message, *path, "values", i)
             seen.add(value)
+        if parameter.option:
+            check_option(document, parameter, of_target)
         parameters.append(parameter)
     return tuple(parameters)
 
@@ -179,23 +182,26 @@ def load_derived(
     kinds: Mapping[str, Kind],
     meanings: Mapping[str, str],
     above: int = 0,
+    *,
+    key: str = "derived",
 ) -> tuple[Derived, ...]:
-    """Returns the derived values of a file, in its order.
+    """Returns the derived values of a file, or its predictions, in its order.
 
     Args:
         kinds: the names they may use.
         meanings: the meanings of names in `kinds`, and of other names that cannot be taken: "a
             symbol".
         above: the number of the family's, if the file is a target's.
+        key: where they stand in the file.
     """
     if above + len(written) > MAX_DERIVED:
         message = f"{above + len(written)} derived values; at most {MAX_DERIVED}"
-        document.report(message, "derived", key=True)
+        document.report(message, key, key=True)
         raise TooManyProblemsError
     scope = dict(kinds)
     derived = []
     for i, (name, text) in enumerate(written.items()):
-        path = ("derived", name)
+        path = (key, name)
         early = {later: INT for later in [*written][i:] if later not in scope}
         for used in _names(text) & early.keys():
             message = f"'{used}' is defined below: move it above '{name}'"

@@ -66,7 +66,7 @@ class FamilyLoader:
         are."""
         document = self.document
         self._check_name(written)
-        parameters = load_parameters(document, written.parameters)
+        parameters = load_parameters(document, written.parameters, of_target=False)
         arguments = ArgumentLoader(document, parameters)
         kinds = {parameter.name: parameter.kind for parameter in parameters}
         symbols = arguments.symbols(written, {*kinds, *written.derived})

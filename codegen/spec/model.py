@@ -9,6 +9,7 @@ runtime reads without codegen's parser of specs.
 from __future__ import annotations
 
 import enum
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -73,6 +74,7 @@ class Parameter(manifest.Parameter):
 
     type: ParameterType
     values: tuple[ParameterValue, ...] | None
+    option: str = ""  # the compiler option that it stands for, as the spec has it
     location: Location
 
     @property
@@ -123,6 +125,14 @@ class Derived:
     name: str
     expression: Expression
     location: Location
+
+
+class CompilerOption(NamedTuple):
+    """A parameter that stands for an option of a target's compiler, and the option's flags: {} is
+    the value; a bool's are given if it is true."""
+
+    parameter: str
+    flags: str
 
 
 @dataclass(frozen=True)
@@ -365,7 +375,7 @@ class Configuration(NamedTuple):
     key: str
     tokens: str  # the last part of the key
     values: tuple[ParameterValue, ...]
-    numbers: tuple[Number, ...]
+    numbers: tuple[Number, ...]  # derived values, then predictions
 
     @property
     def parameters(self) -> dict[str, ParameterValue]:
@@ -375,12 +385,29 @@ class Configuration(NamedTuple):
     @property
     def derived(self) -> dict[str, Number]:
         """Returns the derived values by name, in spec order."""
-        return dict(zip(self.target.derived_names, self.numbers, strict=True))
+        return dict(zip(self.target.derived_names, self.numbers, strict=False))  # then predictions
+
+    @property
+    def predicted(self) -> dict[str, Number]:
+        """Returns the figures that ptxas is expected to print, by name: registers, shared_bytes."""
+        names = self.target.predicted_names
+        return dict(zip(names, self.numbers[len(self.numbers) - len(names) :], strict=True))
 
     @property
     def everything(self) -> dict[str, Number | str]:
-        """Returns parameters and derived values by name."""
-        return {**self.parameters, **self.derived}
+        """Returns parameters, derived values and predictions by name."""
+        return {**self.parameters, **self.derived, **self.predicted}
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Returns the words of the flags that its compiler options stand for."""
+        values = self.parameters
+        texts = (
+            option.flags.format(values[option.parameter])
+            for option in self.target.options
+            if values[option.parameter] is not False
+        )
+        return tuple(word for text in texts for word in shlex.split(text))
 
     @property
     def threads(self) -> int:
@@ -470,7 +497,9 @@ class Target:
     kernel: str | None
     shared_parameters: tuple[Parameter, ...]  # the family's
     own_parameters: tuple[Parameter, ...]
+    options: tuple[CompilerOption, ...]
     derived: tuple[Derived, ...]  # the family's first
+    predicted: tuple[Derived, ...]  # registers and shared_bytes, which constraints may name
     constraints: tuple[Rule, ...]  # also limits; conditions of the hardware, wgmma and a trace
     workspace: tuple[Workspace, ...]
     launch: Launch | None
@@ -513,6 +542,16 @@ class Target:
     def derived_names(self) -> tuple[str, ...]:
         """Returns the derived values' names."""
         return tuple(derived.name for derived in self.derived)
+
+    @cached_property
+    def predicted_names(self) -> tuple[str, ...]:
+        """Returns the names of the predictions."""
+        return tuple(predicted.name for predicted in self.predicted)
+
+    @property
+    def computed(self) -> tuple[Derived, ...]:
+        """Returns the derived values and the predictions, in the order of their computation."""
+        return self.derived + self.predicted
 
     @cached_property
     def taken_names(self) -> frozenset[str]:

@@ -225,6 +225,12 @@ class Parameter(_Documented):
     default: Value | None = Field(
         None, description="its value if it is left out; absent: all its values, if they are known"
     )
+    option: str | None = Field(
+        None,
+        description="the compiler's option that it stands for: optimize, fast_math, maxrregcount, "
+        "or a flag, such as -funroll-loops, with {} for the value unless it is a bool",
+        min_length=1,
+    )
 
 
 class RecordTensor(_Documented):
@@ -744,6 +750,15 @@ class Budget(Limits):
     )
 
 
+class Prediction(Written):
+    """The figures that ptxas is expected to print of a kernel."""
+
+    registers: Text | None = Field(None, description="of a thread")
+    shared_bytes: Text | None = Field(
+        None, description="of static shared memory, which ptxas counts"
+    )
+
+
 class TargetFile(Written):
     """<target>.yaml: the computation on one target."""
 
@@ -756,6 +771,11 @@ class TargetFile(Written):
     )
     limits: dict[str, Annotated[int, Field(ge=-INT64_MAX, le=INT64_MAX)]] = Field(
         default_factory=dict, description="the greatest value of a derived value or parameter"
+    )
+    predict: Prediction | None = Field(
+        None,
+        description="over parameters and derived values; constraints and sets may name registers "
+        "and shared_bytes, code may not",
     )
     workspace: dict[str, Workspace] = Field(
         default_factory=dict, description="members of Args::workspace: pointers, null if not needed"

@@ -24,7 +24,7 @@ from codegen.core.expressions import (
 from codegen.core.manifest import ArchitectureBudget
 from codegen.core.problems import TooManyProblemsError
 from codegen.core.words import did_you_mean
-from codegen.spec import schema, short_form
+from codegen.spec import compiler_options, schema, short_form
 from codegen.spec.build_settings import BuildLoader
 from codegen.spec.checks import (
     MAX_PARAMETERS,
@@ -81,10 +81,13 @@ class TargetLoader:
         self._check_name(written)
         own, parameters = self._parameters(written)
         derived, constants = self._derived(written, parameters)
+        predicted = self._predicted(written, constants, len(derived))
+        # Code has no predictions, so only rules that are checked when generating name them.
+        known = {**constants, **{value.name: value.expression.kind for value in predicted}}
         facts = DEVICE_FACTS if written.target != "cpu" else DEVICE_FACTS[:1]
         sizes = {**constants, **family.sizes, **dict.fromkeys(facts, INT)}
         scalars = scalar_kinds(family.scalars)
-        constraints = load_rules(document, written.constraints, constants, "constraints")
+        constraints = load_rules(document, written.constraints, known, "constraints")
         wgmma, wgmma_rules = self._wgmma(written, parameters, constants)
         header, kernel = self._kernel(written)
         alignment, alignment_rules = load_alignment(
@@ -100,10 +103,12 @@ class TargetLoader:
             kernel=kernel,
             shared_parameters=family.parameters,
             own_parameters=own,
+            options=compiler_options.resolved(document, parameters, written.target != "cpu"),
             derived=derived,
+            predicted=predicted,
             constraints=(
                 *constraints,
-                *self._limits(written, constants),
+                *self._limits(written, known),
                 *self._hardware(written, needs, constants),
                 *wgmma_rules,
                 *alignment_rules,
@@ -116,7 +121,7 @@ class TargetLoader:
             requires=self._requires(written, {**sizes, **scalars}),
             alignment=alignment,
             files=written.files,
-            sets=SetLoader(document, family.parameters, own, constants).load(written.sets),
+            sets=SetLoader(document, family.parameters, own, known).load(written.sets),
             short=short_form.load(document, written.short, parameters),
             budget=tuple(_limits(written.budget).items()) if written.budget else (),
             architecture_budgets=self._architecture_budgets(written),
@@ -188,7 +193,7 @@ class TargetLoader:
     ) -> tuple[tuple[Parameter, ...], tuple[Parameter, ...]]:
         """Returns the target's own parameters; and all, the family's before them."""
         document, family, meanings = self.document, self.family, self._meanings()
-        own = load_parameters(document, written.parameters)
+        own = load_parameters(document, written.parameters, of_target=True)
         for name in written.parameters:
             if name in meanings:
                 message = f"'{name}' is also {meanings[name]} of the family"
@@ -224,6 +229,24 @@ class TargetLoader:
                 message = f"'{enum_type(parameter.name)}' is the C++ type of '{parameter.name}'"
                 document.report(f"{message}: rename one of them")
         return derived, constants
+
+    def _predicted(
+        self, written: schema.TargetFile, constants: Mapping[str, Kind], derived: int
+    ) -> tuple[Derived, ...]:
+        """Returns the predictions; `derived` is the number of derived values before them."""
+        if written.predict is None:
+            return ()
+        texts = written.predict.model_dump(exclude_none=True)
+        if written.target == "cpu":
+            self.document.report("ptxas compiles no kernel of cpu", "predict", key=True)
+        own = {**self._meanings(), **dict.fromkeys(written.parameters, "a parameter")}
+        meanings = {**dict.fromkeys(constants, "a derived value"), **own}
+        predicted = load_derived(self.document, texts, constants, meanings, derived, key="predict")
+        for value in predicted:
+            if value.expression.kind != INT:
+                message = f"{value.name} is an integer: divide by //"
+                self.document.report(message, "predict", value.name)
+        return predicted
 
     def _kernel(self, written: schema.TargetFile) -> tuple[str, str | None]:
         header, colon, kernel = written.kernel.partition(":")

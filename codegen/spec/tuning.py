@@ -220,7 +220,7 @@ def load_shapes(document: Document, family: Family, target: Target) -> Shapes | 
                     break
     scope = {
         **{parameter.name: parameter.kind for parameter in target.parameters},
-        **{value.name: value.expression.kind for value in target.derived},
+        **{value.name: value.expression.kind for value in target.computed},
         **dict.fromkeys((*family.symbols, *DEVICE_FACTS), INT),
     }
     cost, estimate = written.cost, None

@@ -46,6 +46,25 @@ function(kernelmint_compile_as objects prefix suffix language)
   target_include_directories(${objects} SYSTEM PRIVATE ${include})
 endfunction()
 
+# Compiles `objects`, which hold files of a target with compiler options (KERNELMINT_OPTIONS_<family>_<target>), with
+# the flags of these options, after all others. Inline functions, and templates that no configuration names, have the
+# options' name in their symbols: the linker would keep one copy of all, whatever flags it was compiled with.
+function(kernelmint_compile_with_options objects options family target)
+  if(NOT CMAKE_OBJCOPY)
+    message(FATAL_ERROR "Kernelmint: ${family}.${target} has compiler options as parameters: objcopy is needed; "
+            "install binutils")
+  endif()
+  target_compile_options(${objects} PRIVATE ${KERNELMINT_OPTION_FLAGS_${options}_${family}_${target}})
+  foreach(language CXX CUDA)
+    set(launcher ${KERNELMINT_PYTHON} "${KERNELMINT_CODEGEN}/build/own_symbols.py" "${CMAKE_OBJCOPY}" ${options} --)
+    get_target_property(others ${objects} ${language}_COMPILER_LAUNCHER)
+    if(others)
+      list(APPEND launcher ${others})
+    endif()
+    set_target_properties(${objects} PROPERTIES ${language}_COMPILER_LAUNCHER "${launcher}")
+  endforeach()
+endfunction()
+
 # Adds the sources that a family's own `build:` names, each compiled once: C++ for the CPU's baseline,
 # CUDA's for all architectures that its targets are compiled for.
 function(kernelmint_add_family_sources library family architectures ptxas)
@@ -97,6 +116,12 @@ function(kernelmint_fingerprint_builds options sources read)
   set(listed)
   foreach(family IN LISTS KERNELMINT_FAMILIES)
     foreach(target IN LISTS KERNELMINT_TARGETS_${family})
+      foreach(options IN LISTS KERNELMINT_OPTIONS_${family}_${target})
+        set(flags ${KERNELMINT_OPTION_FLAGS_${options}_${family}_${target}})
+        list(TRANSFORM flags REPLACE "^SHELL:" "")
+        list(JOIN flags " " text)
+        list(APPEND listed --set "${family}.${target} ${options}=${text}")
+      endforeach()
       foreach(what FLAGS DEFINITIONS LIBRARIES)
         set(values ${KERNELMINT_BUILD_${what}_${family}_${target}})
         if(what STREQUAL "LIBRARIES")

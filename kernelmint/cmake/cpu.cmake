@@ -64,18 +64,31 @@ endif()
 function(kernelmint_add_cpu_target library family target shards sources)
   foreach(isa IN LISTS KERNELMINT_CHOSEN_ISAS)
     set(objects ${library}_${target}_${isa})
-    add_library(${objects} OBJECT ${shards} ${sources})
-    kernelmint_set_language(${objects})
-    target_include_directories(${objects} PRIVATE ${KERNELMINT_INCLUDES})
-    target_compile_definitions(${objects} PRIVATE KERNELMINT_ISA=${isa})
-    # -Wno-psabi: vectors wider than the baseline's never cross a call that is not inlined.
-    target_compile_options(${objects} PRIVATE ${KERNELMINT_FLAGS_optimise} ${KERNELMINT_FLAGS_${isa}}
-                           ${KERNELMINT_FLAGS_cpu})
-    kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CXX)
-    # Headers are about half of a file's work: four files share one compilation.
-    set_target_properties(${objects} PROPERTIES JOB_POOL_COMPILE kernels UNITY_BUILD ON
-                          UNITY_BUILD_BATCH_SIZE 4)
-    target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
+    if(shards OR sources)
+      kernelmint_add_cpu_objects(${library} ${objects} ${isa} ${family} ${target} "${shards};${sources}")
+    endif()
+    foreach(options IN LISTS KERNELMINT_OPTIONS_${family}_${target})
+      set(files ${KERNELMINT_OPTION_SOURCES_${options}_${family}_${target}})
+      list(TRANSFORM files PREPEND "${KERNELMINT_GENERATED}/")
+      kernelmint_add_cpu_objects(${library} ${objects}_${options} ${isa} ${family} ${target} "${files}")
+      kernelmint_compile_with_options(${objects}_${options} ${options} ${family} ${target})
+    endforeach()
     target_compile_definitions(${library} PRIVATE KERNELMINT_ISA_${isa})
   endforeach()
+endfunction()
+
+# Adds objects for one instruction set to the library.
+function(kernelmint_add_cpu_objects library objects isa family target sources)
+  add_library(${objects} OBJECT ${sources})
+  kernelmint_set_language(${objects})
+  target_include_directories(${objects} PRIVATE ${KERNELMINT_INCLUDES})
+  target_compile_definitions(${objects} PRIVATE KERNELMINT_ISA=${isa})
+  # -Wno-psabi: vectors wider than the baseline's never cross a call that is not inlined.
+  target_compile_options(${objects} PRIVATE ${KERNELMINT_FLAGS_optimise} ${KERNELMINT_FLAGS_${isa}}
+                         ${KERNELMINT_FLAGS_cpu})
+  kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CXX)
+  # Headers are about half of a file's work: four files share one compilation.
+  set_target_properties(${objects} PROPERTIES JOB_POOL_COMPILE kernels UNITY_BUILD ON
+                        UNITY_BUILD_BATCH_SIZE 4)
+  target_sources(${library} PRIVATE $<TARGET_OBJECTS:${objects}>)
 endfunction()

@@ -143,6 +143,14 @@ function(kernelmint_add_cuda_target library family target shards sources ptxas b
                                 "${architectures}" "${ptxas}")
     kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CUDA)
   endif()
+  foreach(options IN LISTS KERNELMINT_OPTIONS_${family}_${target})
+    set(objects ${library}_${target}_${options})
+    set(files ${KERNELMINT_OPTION_SOURCES_${options}_${family}_${target}})
+    list(TRANSFORM files PREPEND "${KERNELMINT_GENERATED}/")
+    kernelmint_add_cuda_objects(${library} ${objects} "${files}" ${target} "${architectures}" "${ptxas}")
+    kernelmint_compile_as(${objects} KERNELMINT_BUILD ${family}_${target} CUDA)
+    kernelmint_compile_with_options(${objects} ${options} ${family} ${target})
+  endforeach()
   # Static cudart: the library loads if there is no GPU and no driver.
   set_target_properties(${library} PROPERTIES CUDA_RUNTIME_LIBRARY Static LINKER_LANGUAGE CUDA
                         CUDA_ARCHITECTURES OFF)

@@ -48,7 +48,7 @@ class Commands:
         self._name = family.name
         (self._target,) = family.targets
         (kernel,) = self._target.kernels
-        self._shard = kernel.file
+        self._shard, self._flags = kernel.file, kernel.flags
         self._shared = family.build  # the target has all of it but the sources
         self._own = self._target.build
         for folder in (source.root, *self.foreign):
@@ -148,7 +148,8 @@ class Commands:
         return [*compiler.command, *recipe.device, *self._includes(), *settings]
 
     def _kernel(self) -> Unit:
-        return self._unit("kernel", self._device_command(self._own), self._shard, self._shard)
+        command = [*self._device_command(self._own), *self._flags]
+        return self._unit("kernel", command, self._shard, self._shard)
 
     def _sources(self) -> list[Unit]:
         """Returns the sources that `build:` names, of the family and of the target."""

@@ -22,10 +22,25 @@ set(KERNELMINT_TARGETS_${family.name} ${" ".join(chosen.target.name for chosen i
 <% target = chosen.target %>\
 set(KERNELMINT_KERNELS_${family.name}_${target.name} ${len(chosen.configurations)})
 set(KERNELMINT_SOURCES_${family.name}_${target.name}
-% for path in shards[family.name, target.name]:
+% for path in shards.get((family.name, target.name), ()):
   ${path}
 % endfor
 )
+% if (family.name, target.name) in options:
+set(KERNELMINT_OPTIONS_${family.name}_${target.name} ${" ".join(options[family.name, target.name])})
+% for name, (flags, paths) in options[family.name, target.name].items():
+set(KERNELMINT_OPTION_FLAGS_${name}_${family.name}_${target.name}
+% for flag in flags:
+  "${word(flag)}"
+% endfor
+)
+set(KERNELMINT_OPTION_SOURCES_${name}_${family.name}_${target.name}
+% for path in paths:
+  ${path}
+% endfor
+)
+% endfor
+% endif
 % for name, values in settings(target.build):
 set(KERNELMINT_BUILD_${name}_${family.name}_${target.name}
 % for value in values:

@@ -1,0 +1,5 @@
+import torch
+
+
+def row_lengths(x: torch.Tensor) -> torch.Tensor:
+    return x.double().norm(dim=1)
