@@ -211,9 +211,9 @@ def _scope_of(family: Family) -> dict[str, expressions.Kind]:
 
 
 def conditions_of(family: Family) -> tuple[expressions.Expression, ...]:
-    """Returns the condition on calls and targets of each of a family's gradients."""
-    targets = expressions.Kind("text", tuple(t.name for t in family.targets))
-    scope = {**_scope_of(family), "target": targets}
+    """Returns the condition on calls and targets of each of a family's gradients. A condition may
+    name targets that the pack was built without."""
+    scope = {**_scope_of(family), "target": expressions.Kind("text")}
     return tuple(expressions.parse(g.when, scope, "bool") for g in family.gradients)
 
 

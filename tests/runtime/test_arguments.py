@@ -2,6 +2,7 @@
 argument, what it got and what was expected."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from runtime import InvalidArgument, TargetUnavailable
+from runtime import InvalidArgument, TargetUnavailable, manifest
+from runtime.operators.arguments import conditions_of
 
 B, N, K = 6, 8, 3
 
@@ -565,3 +567,11 @@ class TestOut:
             out = torch.zeros(B, N)
         refused(call, "out (z): got an inference tensor, which may be written within", out=out)
         assert not out.any()
+
+
+def test_a_pack_with_some_targets_takes_the_conditions_of_all():
+    family = manifest.family("flash_forward")
+    part = replace(family, targets=tuple(t for t in family.targets if t.name == "cpu"))
+    conditions = conditions_of(part)
+    assert len(conditions) == len(family.gradients)
+    assert any("sm90a" in condition.text for condition in conditions)
