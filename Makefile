@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test build regenerate install lint format fuzz bench wheel lock clean docs links
+.PHONY: help demo test build regenerate install lint format fuzz bench wheel matrix lock clean docs links
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -23,6 +23,7 @@ help:
 	@echo "make format      rewrite Python and C++ in the project's style"
 	@echo "make bench       the benchmarks that need no GPU"
 	@echo "make wheel       a wheel in dist/, with its manylinux tag, checked"
+	@echo "make matrix      the Pythons, PyTorchs and compilers that the checkout is tried with; ROWS=... names some"
 	@echo "make docs        these pages as a site, with search and an API reference, in build/site"
 	@echo "make links       whether the pages' links to other sites lead somewhere (needs a network)"
 	@echo "make lock        constraints.txt anew, as requirements-dev.txt and pyproject.toml ask (needs uv)"
@@ -92,6 +93,9 @@ bench: build
 
 wheel: $(TOOLS) regenerate
 	$(BIN)/python tools/build/wheel.py
+
+matrix: $(TOOLS)
+	$(BIN)/python -m tools.matrix $(ROWS)
 
 # A warning, such as a link that leads nowhere, is an error.
 docs: build
