@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -87,6 +87,15 @@ def copied(root: Path, build: Path, out: str, specs: str) -> Checkout:
     return Checkout(root, build, out, specs)
 
 
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """A checkout that tests add folders to."""
+    folder = tmp_path_factory.mktemp("generated")
+    made = copied(folder / "checkout", folder / "build", "generated", "kernel_specs")
+    made.regenerate()
+    return made
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Checkout:
     made = copied(tmp_path / "checkout", tmp_path / "build", "generated", "kernel_specs")
@@ -125,7 +134,7 @@ def test_a_tree_written_while_cmake_configured_does_not_build(checkout) -> None:
 def test_folders_with_spaces_build(tmp_path: Path) -> None:
     made = copied(tmp_path / "a (b) #1", tmp_path / "the build", "my tree", "my specs #2")
     made.regenerate()
-    done = made.configure()
+    done = made.configure("-DKERNELMINT_ISAS=native", "-DCMAKE_CXX_FLAGS_RELEASE=-O0")
     assert done.returncode == 0, done.stdout
     done = made.ninja()
     assert done.returncode == 0, done.stdout
@@ -144,12 +153,16 @@ def test_folders_with_spaces_build(tmp_path: Path) -> None:
     ],
 )
 def test_a_folder_that_cmake_cannot_spell_is_refused_in_a_sentence(
-    tmp_path: Path, character, what
+    generated: Checkout, tmp_path: Path, character, what
 ) -> None:
-    folders = {"build": "build", "out": "generated", "specs": "kernel_specs"}
-    folders[what] = f"a{character}b"
-    made = copied(tmp_path / "x", tmp_path / folders["build"], folders["out"], folders["specs"])
-    made.regenerate()
+    name = f"a{character}{what}"
+    made = replace(generated, build=tmp_path / (name if what == "build" else "build"))
+    if what == "out":
+        made.out = shutil.copytree(made.root / made.out, made.root / name).name
+    elif what == "specs":
+        made.specs = shutil.copytree(made.root / made.specs, made.root / name).name
+        made.out = "generated of another"
+        made.regenerate()
     done = made.configure()
     assert done.returncode != 0
     words = " ".join(done.stdout.split())
