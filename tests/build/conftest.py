@@ -21,11 +21,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+def wheels(
+    made: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[int], Path]:
     """The wheel that serves Python 3.x, built with it or, from 3.12 on, with the first there is."""
 
     @functools.cache
     def build(minor: int) -> Path:
+        if minor == sys.version_info.minor:
+            return made[0]
         folder = tmp_path_factory.mktemp("wheel")
         run(PYTHONS[minor], "-m", "venv", folder / "environment")
         pip = [folder / "environment/bin/python", "-m", "pip"]

@@ -8,14 +8,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+from runtime import _native
+
 ROOT = Path(__file__).resolve().parents[2]
 WHERE = (
     "family == 'flash_forward' and target == 'cpu' and dtype == 'f32' and d_head == 64"
     " and not trace"
 )
 
-# pip's: the extension as fast as the compiler can. Kernels have flags of their own.
-FAST = ("-C", "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0")
+# pip's: the extension as fast as the compiler can; kernels, which have flags of their own, for this
+# processor.
+FAST = (
+    *("-C", "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0"),
+    *("-C", "cmake.define.KERNELMINT_ISAS=native"),
+)
 
 
 def run(*command: str | Path, cwd: Path = ROOT) -> str:
@@ -39,6 +45,13 @@ def settings(folder: Path) -> list[str]:
         *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={folder / 'generated'}"),
         *FAST,
     ]
+
+
+def pack_alone(build: Path) -> list[str]:
+    """pip's: the pack is built, and the extension is the checkout's, which compiles for long."""
+    build.mkdir()
+    shutil.copy(_native.__file__, build)
+    return ["-C", f"build-dir={build}", "-C", "build.targets=kernelmint_report"]
 
 
 def interpreters() -> dict[int, str]:

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from codegen.build import jobs
-from tests.build.few_kernels import FAST
+from tests.build.few_kernels import FAST, pack_alone
 from tests.tools import forward_alone
 
 pytestmark = pytest.mark.build
@@ -86,15 +86,17 @@ def generate(tmp_path: Path, where: str = FEW) -> Path:
 def wheel(
     tmp_path: Path,
     *settings: str,
-    isolated: bool = True,
+    extension: bool = False,
     checkout: Path = ROOT,
     **environment: str,
 ) -> Path:
-    """Build a wheel; the log is on stdout of a failing test."""
+    """Build a wheel, its extension too or the checkout's taken; the log is on stdout of a failing
+    test."""
+    build = tmp_path / "build"
     done = run(
         *(sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--verbose"),
-        *([] if isolated else ["--no-build-isolation"]),
-        *("--wheel-dir", tmp_path / "dist", "-C", f"build-dir={tmp_path / 'build'}", *FAST),
+        *("--wheel-dir", tmp_path / "dist", *FAST),
+        *(["-C", f"build-dir={build}"] if extension else pack_alone(build)),
         *(part for setting in settings for part in ("-C", setting)),
         cwd=checkout,
         **environment,
@@ -225,6 +227,7 @@ def test_cuda_off_needs_no_nvcc_and_an_isolated_build_compiles_nothing_twice(tmp
             tmp_path,
             f"cmake.define.KERNELMINT_GENERATED_DIR={out}",
             "cmake.define.KERNELMINT_CUDA=OFF",
+            extension=True,
             checkout=checkout,
             PATH=path,
         )

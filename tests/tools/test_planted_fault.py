@@ -57,7 +57,7 @@ TARGETS = {
         where="trace and dtype == f32",
         rows=64,
         kernels=2,
-        defines=("KERNELMINT_CUDA=OFF",),
+        defines=("KERNELMINT_CUDA=OFF", "KERNELMINT_ISAS=native"),
     ),
     "sm80": Target(
         key="flash_forward.sm80.bf16-d128-r64-c64-trace-w4-async-eager-swz-q0-k0-v0-opt",
