@@ -117,7 +117,7 @@ def _read_json(path: Path) -> Any:
         return None
 
 
-def _texts(value: object) -> tuple[str, ...]:
+def texts(value: object) -> tuple[str, ...]:
     """Returns a list of texts as a tuple. Raises TypeError for anything else."""
     if not isinstance(value, list) or not {str}.issuperset(map(type, value)):
         raise TypeError
@@ -209,7 +209,7 @@ class Cache:
         """Returns the dependencies of the builds of the request, the last one first."""
         try:
             lists = self._read_json("direct", f"{request}.json") or []
-            return [Dependencies(*map(_texts, parts)) for parts in lists]
+            return [Dependencies(*map(texts, parts)) for parts in lists]
         except TypeError:
             return []
 
@@ -459,14 +459,14 @@ def _locked(path: Path, what: str, waiting: Callable[[str], None]) -> Iterator[N
         yield
 
 
-_SEAL = "contents.json"
+SEAL = "contents.json"
 
 
 def _seal(folder: Path) -> None:
     """Notes the hashes of a pack's files beside them; only this user may write them from now on."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != _SEAL)
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SEAL)
     hashes = {path.relative_to(folder).as_posix(): content(path) for path in files}
-    (folder / _SEAL).write_text(json.dumps(hashes))
+    (folder / SEAL).write_text(json.dumps(hashes))
     for path in (folder, *folder.rglob("*")):
         _close_to_others(path)
 
@@ -478,7 +478,7 @@ def _close_to_others(path: Path) -> None:
 
 def is_whole(folder: Path) -> bool:
     """Returns whether a pack's files are those that were published."""
-    hashes = _read_json(folder / _SEAL)
+    hashes = _read_json(folder / SEAL)
     return (
         isinstance(hashes, dict)
         and PACK_JSON in hashes

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from codegen.spec.load import load
-from runtime.ondemand import specs
+from runtime.ondemand import packed, specs
 from runtime.ondemand.cache import Cache, Dependencies, Entry, Roots
 from tests.tools.test_tune import FILES, ROOT
 from tools.tune import shipping
@@ -69,9 +69,9 @@ def test_a_pack_that_is_sent_is_found_as_one_that_was_built_there(tmp_path):
     (tmp_path / "source.h").write_text("int a;\n")
     names = Dependencies(files=("specs:source.h",))
     made = folder.rename(folder.with_name(there.identify("request", names, roots)))
-    packed = shipping.pack_up("request", Entry(made, names))
+    sent = packed.pack_up("request", Entry(made, names))
     for _ in range(2):  # a second time it is there already
-        found = shipping.unpack(pickle.loads(pickle.dumps(packed)), there)
+        found = packed.unpack(pickle.loads(pickle.dumps(sent)), there)
         assert (found.folder / "python/face.py").read_text() == "face = 1\n"
     assert there.find("request", roots) == found
     (tmp_path / "source.h").write_text("int b;\n")

@@ -22,12 +22,12 @@ from runtime import BuildError
 from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.build import find
 from runtime.ondemand.cache import Entry
+from runtime.ondemand.packed import Packed, pack_up, unpack
 
 from . import node as on_node
 from .errors import CandidateError, InputsError, LostError, TuningError
 from .executor import Built, Timed, chosen
 from .node import Job, NodeDevice
-from .shipping import Packed, pack_up, unpack
 
 _PATIENCE = 60.0  # seconds in which nodes name their devices: others go on without them
 _START = 600.0  # seconds, for a measuring process: importing PyTorch, and until its GPU is free

@@ -21,11 +21,12 @@ from runtime.ondemand.build import Request
 from runtime.ondemand.build import build as build_all
 from runtime.ondemand.cache import content, digest
 from runtime.ondemand.compilers import Recipe
+from runtime.ondemand.packed import Packed, pack_up, unpack
 from runtime.ondemand.specs import codegen_identity
 
 from .errors import TuningError
 from .executor import Built, Device, Timed, suitable
-from .shipping import Packed, Specs, pack_up, unpack, unpack_specs
+from .shipping import Specs, unpack_specs
 from .worker import ProcessWorker, Setup
 
 # Files of a family's installed specs that kernels are made of, and compared with.

@@ -1,4 +1,4 @@
-"""Files by their content, for machines that share no file system: specs, and kernels' packs."""
+"""Specs by their content, for machines that share no file system."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from pathlib import Path
 import runtime
 from codegen.sources import build_paths
 from codegen.spec.model import Family
-from runtime.ondemand.cache import Cache, Dependencies, Entry, Roots
+from runtime.ondemand.cache import Cache
+from runtime.ondemand.packed import write
 from runtime.ondemand.specs import Source
 
 
@@ -60,53 +61,10 @@ def unpack_specs(specs: Specs, cache: Cache) -> Path:
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=folder.parent))
-        _write(specs.files, partial)
+        write(specs.files, partial)
         try:
             partial.rename(folder)
         except OSError:  # another process was faster
             shutil.rmtree(partial)
     runtime.load(folder / specs.folder)
     return folder / specs.folder
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A pack of a cache.
-
-    Attributes:
-        request: the hash of the build's request.
-        name: the pack's name in a cache.
-        dependencies: the files that it was built from.
-        files: its own.
-    """
-
-    request: str
-    name: str
-    dependencies: Dependencies
-    files: Mapping[str, bytes]
-
-
-def pack_up(request: str, entry: Entry) -> Packed:
-    """Packs a kernel's pack up, for another cache."""
-    files = {
-        path.relative_to(entry.folder).as_posix(): path.read_bytes()
-        for path in entry.folder.rglob("*")
-        if path.is_file()
-    }
-    return Packed(request, entry.folder.name, entry.dependencies, files)
-
-
-def unpack(packed: Packed, cache: Cache) -> Entry:
-    """Puts a pack into a cache, as if it had been built here."""
-    with cache.locked([packed.request], "it", lambda text: None), cache.work() as (work, _):
-        pack = work / "pack"
-        _write(packed.files, pack)
-        nowhere = Roots({})  # no dependency is looked at
-        return cache.publish(packed.request, packed.dependencies, nowhere, packed.name, pack)
-
-
-def _write(files: Mapping[str, bytes], folder: Path) -> None:
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
