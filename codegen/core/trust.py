@@ -26,10 +26,10 @@ def folder(top: Path, *names: str) -> Path:
     return path
 
 
-def fault(top: Path, *names: str) -> str | None:
-    """Returns why a file or folder in the cache at `top` cannot be trusted, and how to fix it: a
-    user other than this one and root owns, or may write, a folder on the way to it or something in
-    it. None for a trusted file, and for an absent one."""
+def fault(top: Path, *names: str, setting: str = "KERNELMINT_CACHE_DIR") -> str | None:
+    """Returns why a file or folder in the cache at `top` cannot be trusted, and how to fix it, also
+    by a `setting`: a user other than this one and root owns, or may write, a folder on the way to
+    it or something in it. None for a trusted file, and for an absent one."""
     way = [top.joinpath(*names[:count]) for count in range(len(names) + 1)]
     below = (
         Path(parent, name)
@@ -49,8 +49,7 @@ def fault(top: Path, *names: str) -> str | None:
             continue
         return (
             f"{path} {why}, and code in the cache is run: if you trust all that is in it, fix it "
-            f"with `{fix} {shlex.quote(str(top))}`; else name another folder in "
-            "KERNELMINT_CACHE_DIR"
+            f"with `{fix} {shlex.quote(str(top))}`; else name another folder in {setting}"
         )
     return None
 

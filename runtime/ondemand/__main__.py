@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from runtime.errors import (
 )
 from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.cache import Usage, is_whole
+from runtime.ondemand.shared import PLACE, of_environment
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -116,18 +118,28 @@ def build(
     "--older-than", type=options.Duration("d"),
     help="Remove what was not used for so long: 12h, 30d, or a number of days.",
 )  # fmt: skip
-def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
+@click.option(
+    "--shared", "is_shared", is_flag=True,
+    help="The cache that KERNELMINT_SHARED_CACHE names: its files and their bytes.",
+)  # fmt: skip
+def cache(as_json: bool, prune: int | None, older_than: float | None, is_shared: bool) -> None:
     """Lists what was built on demand, the last used first, or removes it.
 
     \b
     Examples:
       kernelmint cache
       kernelmint cache --prune 2G --older-than 30d
+      kernelmint cache --shared --prune 20G
     """
+    most = 2**63 if prune is None else prune
+    oldest = 0.0 if older_than is None else time.time() - older_than
+    removes = prune is not None or older_than is not None
+    if is_shared:
+        _show_shared(as_json, (most, oldest) if removes else None)
+        return
     store = on_demand.cache()
-    if prune is not None or older_than is not None:
-        oldest = 0.0 if older_than is None else time.time() - older_than
-        removed = store.prune(2**63 if prune is None else prune, oldest)
+    if removes:
+        removed = store.prune(most, oldest)
         freed = sum(usage.size for usage in removed)
         click.echo(
             f"removed {counted(len(removed), 'pack')}, {freed / 1e6:.1f} MB, from {store.folder}"
@@ -144,6 +156,29 @@ def cache(as_json: bool, prune: int | None, older_than: float | None) -> None:
         click.echo(f"{used}  {entry['size'] / 1e6:6.2f} MB  {entry['key']}  ({runs_on})")
     total = sum(usage.size for usage in usages)
     click.echo(f"{counted(len(usages), 'pack')}, {total / 1e6:.1f} MB, in {store.folder}")
+
+
+def _show_shared(as_json: bool, limits: tuple[int, float] | None) -> None:
+    """Lists the files of the shared cache, or removes those beyond limits."""
+    try:
+        shared = of_environment()
+        if shared is None:
+            raise click.UsageError(f"--shared: {PLACE} names no shared cache")
+        place, items = shared.settings.place, shared.evict(*limits) if limits else shared.usages()
+    except BuildError as error:
+        raise click.UsageError(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{PLACE}: {error}") from None
+    total = f"{counted(len(items), 'file')}, {sum(item.size for item in items) / 1e6:.1f} MB"
+    if limits:
+        click.echo(f"removed {total}, from {place}")
+    elif as_json:
+        click.echo(json.dumps([asdict(item) for item in items], indent=1))
+    else:
+        for item in items:
+            used = time.strftime("%Y-%m-%d %H:%M", time.localtime(item.used))
+            click.echo(f"{used}  {item.size / 1e6:6.2f} MB  {item.name}")
+        click.echo(f"{total}, in {place}")
 
 
 def _entry(usage: Usage) -> dict[str, Any]:

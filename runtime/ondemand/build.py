@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -48,8 +49,11 @@ from runtime.ondemand.specs import Source, codegen_identity
 
 if TYPE_CHECKING:
     from runtime.ondemand.emit import Generated
+    from runtime.ondemand.shared import Shared
 
 _OBJECTS = (b"\x7fELF", b"BC\xc0\xde")  # their first bytes: a processor's; clang's with -flto
+_FETCHES = 8  # at once, from a shared cache
+_AGAIN = 1.0  # seconds, after which a kernel that another machine builds is asked for again
 _MOST_COMPILATIONS = 5  # if sources change meanwhile
 _LOAD = """import ctypes, os, sys
 try:
@@ -139,8 +143,40 @@ def build(
         of_cache = missing if traces is None else ()
         entries |= {r.key: entry for r in of_cache if (entry := find(cache, r)) is not None}
         missing = [request for request in missing if request.key not in entries]
+        shared = _shared() if missing and traces is None else None
+        if shared is not None:
+            entries |= _fetch_all(shared, cache, missing)
+            missing = [request for request in missing if request.key not in entries]
         if missing:
-            entries |= _compile_all(cache, missing, progress, failed, traces)
+            entries |= _compile_all(cache, missing, progress, failed, traces, shared)
+    return entries
+
+
+def _shared() -> Shared | None:
+    """Returns the shared cache, if the environment names one."""
+    from runtime.ondemand.shared import of_environment  # a warm start does not need it
+
+    return of_environment()
+
+
+def _fetch_all(shared: Shared, cache: Cache, requests: Sequence[Request]) -> dict[str, Entry]:
+    """Returns the packs that the shared cache has, by key."""
+    with (
+        _interrupts_held_back() as let_interrupt,
+        concurrent.futures.ThreadPoolExecutor(_FETCHES) as threads,
+    ):
+        pending = {threads.submit(shared.fetch, r.id, r.roots, cache): r.key for r in requests}
+        entries = {}
+        try:
+            while pending:
+                for future in _completed(pending, let_interrupt):
+                    key = pending.pop(future)
+                    if (entry := future.result()) is not None:
+                        entries[key] = entry
+        except BaseException:
+            for future in pending:
+                future.cancel()
+            raise
     return entries
 
 
@@ -150,6 +186,7 @@ def _compile_all(
     progress: Progress,
     failed: dict[str, BuildError] | None,
     traces: Path | None,
+    shared: Shared | None,
 ) -> dict[str, Entry]:
     from runtime.ondemand.emit import Spec  # codegen's libraries, which take a while to import
 
@@ -164,25 +201,36 @@ def _compile_all(
         contextlib.closing(_Processes(most)) as processes,
         concurrent.futures.ThreadPoolExecutor(most) as kernels,
     ):
-        pending: dict[_Kernel, str] = {}
+        pending: dict[_Kernel, _Job] = {}
+        elsewhere: list[_Job] = []  # their kernels are built by other machines
+        again = 0.0
         try:
             for request in requests:
                 let_interrupt()
                 if request.source not in specs:
                     specs[request.source] = Spec(request.source)
                 generated = specs[request.source].kernel(request.key)
-                job = _Job(cache, request, generated, processes, traces)
-                pending[kernels.submit(job.run)] = request.key
-            for future in _completed(pending, let_interrupt):
-                try:
-                    key, entry = future.result()
-                except BuildError as error:
-                    if failed is None:
-                        raise
-                    failed[pending[future]] = error
-                    continue
-                done[key] = entry
-                progress.update(len(done), len(requests), key)
+                job = _Job(cache, request, generated, processes, traces, shared, progress)
+                pending[kernels.submit(job.run)] = job
+            while pending or elsewhere:
+                for future in _completed(pending, let_interrupt):
+                    job = pending.pop(future)
+                    try:
+                        entry = future.result()
+                    except BuildError as error:
+                        if failed is None:
+                            raise
+                        failed[job.request.key] = error
+                        continue
+                    if entry is None:
+                        elsewhere.append(job)
+                        continue
+                    done[job.request.key] = entry
+                    progress.update(len(done), len(requests), job.request.key)
+                if elsewhere and time.monotonic() > again:
+                    pending |= {kernels.submit(job.run): job for job in elsewhere}
+                    elsewhere.clear()
+                    again = time.monotonic() + _AGAIN
         except BaseException:
             for future in pending:
                 future.cancel()
@@ -191,17 +239,20 @@ def _compile_all(
     return done
 
 
-_Kernel = concurrent.futures.Future[tuple[str, Entry]]
+_Kernel = concurrent.futures.Future[Entry | None]
 
 
-def _completed(kernels: Iterable[_Kernel], let_interrupt: Callable[[], None]) -> Iterator[_Kernel]:
-    """Yields each kernel when it is done. Waits are short: an interrupt that is held back does
-    not end one."""
+def _completed(kernels: Iterable[_Kernel], let_interrupt: Callable[[], None]) -> set[_Kernel]:
+    """Returns kernels that are done, if some are soon. Waits are short: an interrupt that is held
+    back does not end one."""
     waiting = set(kernels)
-    while waiting:
-        done, waiting = concurrent.futures.wait(waiting, 0.2, concurrent.futures.FIRST_COMPLETED)
-        let_interrupt()
-        yield from done
+    if waiting:
+        done, _ = concurrent.futures.wait(waiting, 0.2, concurrent.futures.FIRST_COMPLETED)
+    else:
+        done = set()
+        time.sleep(0.2)
+    let_interrupt()
+    return done
 
 
 @contextlib.contextmanager
@@ -300,6 +351,8 @@ class _Job:
         generated: Generated,
         processes: _Processes,
         traces: Path | None,
+        shared: Shared | None,
+        progress: Progress,
     ) -> None:
         self.cache = cache
         self.request = request
@@ -307,15 +360,36 @@ class _Job:
         self.generated = generated
         self.processes = processes
         self.traces = traces
+        self.shared = shared
+        self.progress = progress
         self.commands = Commands(generated.family, request.source, request.recipe)
 
-    def run(self) -> tuple[str, Entry]:
-        """Compiles, links, and puts the pack into the cache."""
+    def run(self) -> Entry | None:
+        """Returns the pack, built and put into the cache, and into the shared one; None while
+        another machine builds it for the shared one."""
         self._check_toolkit()
+        if self.shared is None or not self.shared.writes:
+            return self._built()
+        request = self.request
+        holder = self.shared.lease(request.id, request.key)
+        self.progress.wait_for(holder or "")
+        if holder is not None:
+            return None
+        try:
+            entry = self.shared.fetch(request.id, request.roots, self.cache)
+            if entry is None:
+                entry = self._built()
+                self.shared.offer(request.id, entry)
+            return entry
+        finally:
+            self.shared.release(request.id)
+
+    def _built(self) -> Entry:
+        """Compiles, links, and puts the pack into the cache."""
         with self.cache.work() as (folder, lock):
             self.folder, self.lock = folder, lock
             try:
-                return self.request.key, self._run()
+                return self._run()
             except _CompilerError as error:
                 self._check_disk(error)
                 raise BuildError(self._failure(error)) from None
