@@ -38,16 +38,16 @@ WRITE = "KERNELMINT_SHARED_CACHE_WRITE"
 SIGNERS = "KERNELMINT_SHARED_CACHE_SIGNERS"
 SIZE = "KERNELMINT_SHARED_CACHE_SIZE"
 
-_NAMESPACE = "kernelmint"  # of signatures; and the principal of signers
+_NAMESPACE = "kernelmint"  # in signatures; also the principal of signers
 _END = b"-----END SSH SIGNATURE-----\n"
 _LEASE = "lease"
 _EXPIRY = 30.0  # seconds without a renewal after which whoever took a lease is taken for dead
 _LONGEST = 3600.0  # seconds that a kernel is waited for
 _PATIENCE = 60.0  # seconds for a file; afterwards, and after an error, the store is left alone
 _PAUSE = 60.0  # for so long
-_LISTS = 16  # of dependencies, of one request
+_LISTS = 16  # lists of dependencies that are tried for one request
 _DAY = 86400.0
-_SHARE = 0.1  # of the size that is allowed: after so much is written, it is looked at again
+_SHARE = 0.1  # a writer looks at the size again after it has written this share of the limit
 
 _Result = TypeVar("_Result")
 
@@ -279,7 +279,7 @@ class Shared:
         kept, removed = 0, []
         for item in self.usages():
             if is_partial(item) or item.name.endswith(f"/{_LEASE}"):
-                is_unwanted = time.time() - item.used > _DAY  # of a process that was killed
+                is_unwanted = time.time() - item.used > _DAY  # its process was killed
             else:
                 kept += item.size
                 is_unwanted = kept > most or item.used < oldest
