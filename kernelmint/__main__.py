@@ -37,6 +37,7 @@ _SECTIONS = {
         "explain": _codegen("explain", "Says whether a key is built, and why not."),
         "build": _Source("runtime.ondemand.__main__", "Builds kernels into the cache.", "build"),
         "cache": _Source("runtime.ondemand.__main__", "Lists and prunes the cache.", "cache"),
+        "fetch": _Source("runtime.ondemand.__main__", "Fetches slices of packs.", "fetch"),
         "ptx-report": _tool(
             "ptx_report.__main__",
             "Shows registers and spills, of a log or as installed.",
@@ -60,6 +61,7 @@ _SECTIONS = {
         "check": _codegen("check", "Says whether the generated tree is up to date."),
         "dev": _tool("dev", "Runs a command again after each edit, with rebuilt kernels."),
         "slim": _tool("slim", "Makes a set of the kernels that programs used.", calls=False),
+        "split": _tool("split", "Splits a wheel into a base and slices.", calls=False),
         "schema": _codegen("schema", "Prints the JSON Schema of the specs."),
     },
     "Proving and measuring": {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from codegen.core import slices
@@ -12,7 +13,7 @@ from codegen.core.architectures import of_target
 from codegen.core.home import cache_folder
 from codegen.core.packs import SLICES, Pack, PackError, Slice
 from runtime import _native, devices, packs
-from runtime.errors import BuildError
+from runtime.errors import BuildError, InvalidArgument, unlisted
 
 VARIABLE = "KERNELMINT_SLICES"  # names a store, from which missing slices are then fetched
 
@@ -98,13 +99,37 @@ def is_fetched(pack: Pack, family: str, target: str) -> bool:
     return is_asked_for and any(part.sha256 for part in lacking(pack, family, target))
 
 
+def chosen(pack: Pack, names: Sequence[str]) -> list[Slice]:
+    """Returns the slices of these names, or, without names, those for the devices here. Raises
+    InvalidArgument."""
+    known = {part.name: part for part in pack.slices if part.sha256}
+    if not known:
+        raise InvalidArgument(f"{pack} names no slices that can be fetched")
+    for name in names:
+        if name not in known:
+            raise InvalidArgument(unlisted("slice", name, [*known]))
+    parts = [known[name] for name in names]
+    if not parts:
+        targets = dict.fromkeys(target for part in pack.slices for target in part.targets)
+        firsts = [lacking(pack, *target.split("."))[:1] for target in targets]
+        parts = [*dict.fromkeys(part for first in firsts for part in first)]
+        if not parts or not devices.has_cuda():
+            raise InvalidArgument(
+                f"no GPU here says which slice of {pack.name} to fetch: name one of "
+                f"{', '.join(known)}"
+            )
+    return parts
+
+
 def fetch(pack: Pack, family: str, target: str) -> None:
     """Fetches the slice that holds a target's kernels for the devices here, from the store that
     KERNELMINT_SLICES names. Raises BuildError."""
     from runtime.ondemand import slices as store
 
     part = next(part for part in lacking(pack, family, target) if part.sha256)
-    store.fetch(pack, part, os.environ[VARIABLE])
+    place = os.environ[VARIABLE]
+    print(f"kernelmint: fetching slice {part.name} of {pack.name} from {place}", file=sys.stderr)
+    store.fetch(pack, part, place)
 
 
 def why_none(pack: Pack, family: str, target: str) -> str | None:

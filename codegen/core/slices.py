@@ -1,8 +1,8 @@
 """The slices of a pack that are installed: in its folder, or by distributions of their own.
 
 Such a distribution names its slices in the entry points `kernelmint.slices`: `my_pack.sm90 =
-"my_pack_sm90.slices.sm90"` is the folder my_pack_sm90/slices/sm90 beside the distribution. Nothing
-is imported. Standard library only.
+my_pack_sm90` is the folder my_pack_sm90 beside the distribution. Nothing is imported. Standard
+library only.
 """
 
 from __future__ import annotations

@@ -16,7 +16,8 @@ from codegen import completion, options
 from codegen.core import manifest, packs
 from codegen.core.home import cache_folder
 from codegen.core.words import counted
-from runtime import loading
+from runtime import listing, loading
+from runtime import slices as here
 from runtime.errors import (
     BuildError,
     InvalidArgument,
@@ -25,8 +26,10 @@ from runtime.errors import (
     TargetUnavailable,
 )
 from runtime.ondemand import kernels as on_demand
+from runtime.ondemand import slices
 from runtime.ondemand.cache import Usage, is_whole
 from runtime.ondemand.shared import PLACE, of_environment
+from runtime.packs import all_packs
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -106,6 +109,44 @@ def build(
     seconds = time.monotonic() - begin
     where_to = folder or cache_folder()
     click.echo(f"{counted(len(built), 'kernel')} in {where_to}, {seconds:.1f} s", err=True)
+
+
+@main.command()
+@click.argument("pack")
+@click.option(
+    "--slice", "names", multiple=True, metavar="NAME",
+    help="This slice, such as sm90; repeated. Default: those of the GPUs here.",
+)  # fmt: skip
+@click.option(
+    "--from", "store", envvar=here.VARIABLE, required=True, metavar="STORE",
+    help="A folder or an address, as `kernelmint split --store` lays it out. Default: "
+    f"{here.VARIABLE}.",
+)  # fmt: skip
+@click.option(
+    "--to", "mirror", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Copy them into DIR, a store for machines without a network, not into the cache.",
+)  # fmt: skip
+def fetch(pack: str, names: tuple[str, ...], store: str, mirror: Path | None) -> None:
+    """Fetches slices of PACK, whose hashes it names, into the cache.
+
+    \b
+    Examples:
+      kernelmint fetch my_kernels --slice sm90 --from https://example.org/slices
+      kernelmint fetch my_kernels --slice sm80 --slice sm90 --from /mnt/slices --to mirror
+    """
+    known = {each.name: each for each in all_packs()}
+    try:
+        listing.check_name("pack", pack, [*known])
+        for part in here.chosen(known[pack], names):
+            if mirror is not None:
+                place = slices.copy(part, store, mirror)
+            else:
+                place = slices.fetch(known[pack], part, store).folder
+            click.echo(f"slice {part.name} of {pack}: {part.size / 1e6:.2f} MB, {place}")
+    except InvalidArgument as error:
+        raise click.UsageError(str(error)) from None
+    except BuildError as error:
+        raise click.ClickException(str(error)) from None
 
 
 @main.command()

@@ -11,9 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from codegen.core import slices
+from codegen.core import slices, trust
 from codegen.core.home import expanded
-from codegen.core.packs import SLICES, Pack, PackError, Slice
+from codegen.core.packs import Pack, PackError, Slice
 from codegen.core.staleness import open_regular
 from codegen.core.staleness import sha256 as sha256_of
 from codegen.core.words import one_line
@@ -67,6 +67,17 @@ def fetch(pack: Pack, part: Slice, store: str) -> Pack:
     return fetched
 
 
+def copy(part: Slice, store: str, mirror: Path) -> Path:
+    """Copies a slice's wheel from a store into another one, a folder. Raises BuildError."""
+    folder = mirror / part.sha256
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with trust.work(folder, ".kernelmint-") as work:
+            return received(part, store, work).replace(folder / part.wheel)
+    except OSError as error:
+        raise BuildError(f"{error.filename or folder}: {error.strerror or error}") from None
+
+
 def received(part: Slice, store: str, work: Path) -> Path:
     """Returns a slice's wheel, copied from a store into a folder where nobody else may write.
     Raises BuildError for a file that is not the pack's."""
@@ -110,7 +121,7 @@ def _unpacked(pack: Pack, part: Slice, wheel: Path, into: Path) -> Path:
     """Returns the slice's folder of an unpacked wheel, which has the pack's hash."""
     try:
         unpack(wheel, into)
-        (folder,) = into.glob(f"*/{SLICES}/{part.name}")
+        folder = into / f"{pack.name}_{part.name}"
         slices.read(pack, part, folder)
     except Exception as error:  # whatever a wheel of another form makes its readers raise
         why = one_line(str(error)) or type(error).__name__
