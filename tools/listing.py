@@ -67,14 +67,36 @@ def print_table(console: Console, table: Table) -> None:
         [Text(str(column.header), style="bold"), *map(_text, column.cells)]
         for column in table.columns
     ]
-    widths = [max(cell.cell_len for cell in column) for column in figures]
-    for key, *line in zip(keys, *figures, strict=True):
-        console.print(key, soft_wrap=True)
-        for cell, column, most in zip(line, table.columns[1:], widths, strict=True):
+    for cells, column in zip(figures, table.columns[1:], strict=True):
+        most = max(cell.cell_len for cell in cells)
+        for cell in cells:
             cell.align("right" if column.justify == "right" else "left", most)
+    if sum(cells[0].cell_len + 2 for cells in figures) > console.width:
+        _move_text(console, keys, figures)
+    for key, *line in zip(keys, *figures, strict=True):
+        key.rstrip()
+        console.print(key, soft_wrap=True)
         for part in Text("  ").join(line).wrap(console, console.width - 2):
             part.rstrip()
             console.print(Text("  ").append_text(part))
+
+
+def _move_text(console: Console, keys: list[Text], figures: list[list[Text]]) -> None:
+    """Shortens lines of figures: a cell that all rows have is printed once, and a kernel's function
+    goes beside its key if it fits there."""
+    equal = []
+    for cells in [*figures]:
+        heading, *values = (str(cell).strip() for cell in cells)
+        if heading and values[0] and len(values) > 1 and len({*values}) == 1:
+            figures.remove(cells)
+            equal.append(f"{heading} {values[0]}")
+        elif heading == "function":
+            pairs = [Text("  ").join(pair) for pair in zip(keys, cells, strict=True)]
+            if max(pair.cell_len for pair in pairs) <= console.width:
+                figures.remove(cells)
+                keys[:] = pairs
+    if equal:
+        console.print(f"all rows: {', '.join(equal)}", highlight=False, soft_wrap=True)
 
 
 def _text(cell: object) -> Text:

@@ -302,6 +302,10 @@ def test_the_matrix_has_a_column_for_each_toolkit(tmp_path):
         f"| `{KEYS[0]}` | sm_90 | wrong: 2 \\| 3 | nothing found |\n"
         "\nafter\n"
     )
+    (other := tmp_path / "other").mkdir()
+    (other / advice.NAME).write_text(advice.text([SET._replace(kernels="g.sm80", nvcc="13.5.37")]))
+    run(tmp_path, other, "--matrix", page)  # of two folders
+    assert "| `g.sm80`, default | sm_90 | not tried | 3 of 3 compile; " in page.read_text()
     page.write_text("nothing")
     assert "no table in it that begins" in run(tmp_path, "--matrix", page, status=2)
 

@@ -124,11 +124,14 @@ def _of_kernel(key: str, result: Compiled, known: Iterable[verified.Row]) -> Ite
         )  # fmt: skip
 
 
-def write_matrix(page: Path, table: Path) -> None:
-    """Writes a table into the page's table with this heading."""
-    rows = advice.read(table)
-    if not rows:
-        raise ReportError(f"{table}: no such table: --record writes it")
+def write_matrix(page: Path, tables: Sequence[Path]) -> None:
+    """Writes tables into the page's table with this heading."""
+    rows: list[Row] = []
+    for table in tables:
+        of_table = advice.read(table)
+        if not of_table:
+            raise ReportError(f"{table}: no such table: --record writes it")
+        rows += of_table
     try:
         before = page.read_text(encoding="utf-8")
     except OSError as error:

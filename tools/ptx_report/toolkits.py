@@ -67,7 +67,7 @@ _PATH = click.Path(path_type=Path)
 )  # fmt: skip
 @click.option(
     "--matrix", type=_PATH, metavar="FILE.md",
-    help="Write toolkits.csv into this page's table; without --nvcc, as it is.",
+    help="Write toolkits.csv into this page's table; without --nvcc, of all folders, as it is.",
 )  # fmt: skip
 @click.option("--all", "everything", is_flag=True, help="All rows, also on a terminal.")
 def toolkits(
@@ -103,7 +103,8 @@ def toolkits(
     more = sources[len(words) :]
     is_foreign = any(word.endswith((".cu", ".json")) for word in words)
     archs = [*itertools.chain(*architectures)]
-    if not is_foreign and (more or len(words) > 1):
+    is_of_many = not names and not merged  # tables of several folders are in a matrix
+    if not is_foreign and (more or (len(words) > 1 and not is_of_many)):
         raise click.UsageError(f"got {' '.join(sources)}: expected one folder of specs or family")
     keeps = record or rows_file is not None
     if keeps and (is_foreign or ptxas):
@@ -116,11 +117,11 @@ def toolkits(
         raise click.UsageError("--merge: without --nvcc")
     try:
         if not names:
-            table = Path(words[0] if words else "kernel_specs") / advice.NAME
+            folders = [Path(word) for word in words or ("kernel_specs",)]
             if merged:
-                table = _merge(table.parent, merged)
+                _merge(folders[0], merged)
             if matrix is not None:
-                advising.write_matrix(matrix, table)
+                advising.write_matrix(matrix, [folder / advice.NAME for folder in folders])
             return
         variants = _variants(names, wheels, ptxas)
         with tempfile.TemporaryDirectory() as work:
@@ -145,7 +146,7 @@ def toolkits(
             if record:
                 table = advising.record(rows)
                 if matrix is not None:
-                    advising.write_matrix(matrix, table)
+                    advising.write_matrix(matrix, [table])
         _print(results, where if is_foreign else None, Console(), everything)
         if csv_file is not None:
             write_text(csv_file, csv_text(named(every)))
@@ -156,8 +157,8 @@ def toolkits(
     sys.exit(all((row.incomplete or "").startswith(FAILED) for row in every))
 
 
-def _merge(specs: Path, files: Sequence[Path]) -> Path:
-    """Puts the rows of files into the table of a folder of specs; returns its path."""
+def _merge(specs: Path, files: Sequence[Path]) -> None:
+    """Puts the rows of files into the table of a folder of specs."""
     from runtime import loading  # PyTorch's import takes seconds
 
     with reported():
@@ -168,7 +169,7 @@ def _merge(specs: Path, files: Sequence[Path]) -> Path:
         if not of_file:
             raise ReportError(f"{file}: no rows in it: `ptx-report toolkits --rows` writes them")
         rows += of_file
-    return advising.record(rows)
+    advising.record(rows)
 
 
 def _variants(names: Sequence[str], wheels: Sequence[Path], ptxas: Sequence[str]) -> list[Variant]:
