@@ -28,7 +28,7 @@ from .render import json_text, markdown_text
 from .report import STANDARD_INPUT, Report, held_against
 from .table import print_changes, print_table, summary
 from .toolkits import toolkits
-from .views import print_architectures, print_templates, print_totals
+from .views import print_architectures, print_predicted, print_templates, print_totals
 
 _PATH = click.Path(path_type=Path)
 _file_option = functools.partial(click.option, type=_PATH, metavar="FILE")
@@ -38,6 +38,7 @@ _VIEWS = {
     "architecture": print_architectures,
     "template": print_templates,
     "total": print_totals,
+    "predicted": print_predicted,
 }
 
 
@@ -87,7 +88,8 @@ class _Command(click.Command):
     "view",
     type=click.Choice(list(_VIEWS)),
     help="Architectures side by side, what is out of line first; the kernels of each template, "
-    "with the arguments that differ; or totals of bytes by file, architecture and template.",
+    "with the arguments that differ; totals of bytes by file, architecture and template; or what "
+    "specs predict of kernels beside what ptxas says.",
 )
 @click.option("--parameters", is_flag=True, help="The configurations' parameters as columns.")
 @_file_option("--manifest", help="The manifest of the kernels (default: that of the project here).")

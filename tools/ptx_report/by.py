@@ -1,4 +1,5 @@
-"""The rows of a report by architecture, by template and in totals: the lines of each view."""
+"""The rows of a report by architecture, by template, in totals and beside predictions: the lines of
+each view."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import NamedTuple
 from codegen.core.architectures import of_code
 from codegen.core.ptxas_rows import Row, table_text
 
-from . import templates
+from . import predictions, templates
 from .architectures import Kernel, side_by_side
 from .report import Report
 from .table import worst_first
@@ -76,6 +77,17 @@ def _totals(report: Report) -> Iterator[Line]:
         files = " ".join(dict.fromkeys(map(source, group)))
         texts = {"of": "copies", "name": group[0].kernel_config, "arch": group[0].arch or ""}
         yield Line(texts | {"files": files}, _sums(group[1:]), group[1:])
+
+
+def _predicted(report: Report) -> Iterator[Line]:
+    """Yields a line for each row with predictions, the greatest error first."""
+    for row, figures in predictions.predicted(report):
+        columns = {
+            f"{name}.{column}": getattr(figure, column)
+            for name, figure in figures.items()
+            for column in ("predicted", "printed", "error")
+        }
+        yield Line({"kernel": row_name(report, row), "arch": row.arch or ""}, columns, [row])
 
 
 def _sums(rows: Sequence[Row]) -> dict[str, int | None]:
@@ -165,5 +177,10 @@ def _order(arch: str) -> tuple[int, str]:
 
 
 PARTS: dict[str, Callable[[Row], str]] = {"file": source, "arch": _arch, "template": template}
-_LINES = {"architecture": _architectures, "template": _templates, "total": _totals}
+_LINES = {
+    "architecture": _architectures,
+    "template": _templates,
+    "total": _totals,
+    "predicted": _predicted,
+}
 VIEWS = tuple(_LINES)

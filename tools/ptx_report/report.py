@@ -91,6 +91,11 @@ class Report:
         kernel = self._known(row)
         return kernel.derived if kernel else {}
 
+    def predicted(self, row: Row) -> Mapping[str, Any]:
+        """Returns the predictions of our kernel; none for a foreign kernel."""
+        kernel = self._known(row)
+        return (kernel.predicted if kernel else None) or {}
+
     def _known(self, row: Row) -> Kernel | None:
         return self.manifest.kernels.get(row.key) if self.manifest and row.key else None
 
@@ -127,7 +132,7 @@ class Report:
         threads = kernel.derived.get("threads", kernel.threads)
         if not isinstance(threads, int) or not threads:
             return None
-        shared = _static(row) + int(kernel.derived.get("smem_bytes", kernel.shared_memory))
+        shared = static(row) + int(kernel.derived.get("smem_bytes", kernel.shared_memory))
         return occupancy(row.arch, row.used_registers, threads, shared, row.barriers or 0)
 
     def highest_occupancy(self, row: Row) -> Occupancy | None:
@@ -136,7 +141,7 @@ class Report:
             return None
         if self.occupancy(row) is not None:
             return None
-        return highest(row.arch, row.used_registers, _static(row), row.barriers or 0)
+        return highest(row.arch, row.used_registers, static(row), row.barriers or 0)
 
     def where(self, text: str) -> Report:
         """Returns the rows for which an expression holds, over parameters, derived values, columns.
@@ -185,8 +190,8 @@ class Report:
         return values
 
 
-def _static(row: Row) -> int:
-    """Returns the shared memory that a kernel declares."""
+def static(row: Row) -> int:
+    """Returns the bytes of shared memory that a kernel declares."""
     return max((row.smem or 0) - (reserved(row.arch) if row.kind == "object" else 0), 0)
 
 

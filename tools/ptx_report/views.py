@@ -1,18 +1,18 @@
-"""A report laid out by architecture, by template, and in totals."""
+"""A report laid out by architecture, by template, in totals, and beside predictions."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.console import Console, JustifyMethod
 from rich.text import Text
 
-from codegen.core.ptxas_rows import Row
+from codegen.core.ptxas_rows import ReportError, Row
 from codegen.core.words import counted
 
 from ..listing import Line, most_rows, print_rest, print_rows
-from . import by
+from . import by, predictions
 from .architectures import Kernel, memory
 from .report import Report
 from .table import spill_cell, worst_first
@@ -105,6 +105,36 @@ def print_totals(report: Report, console: Console, everything: bool) -> None:
         more = sum(map(by.superfluous, copies))
         _print(console, f"{counted(len(copies), 'function')} several times: {_bytes(more)} bytes")
     _print(console, _sizes(report.rows))
+
+
+def print_predicted(report: Report, console: Console, everything: bool) -> None:
+    """Prints what specs predict of kernels beside what ptxas printed, the greatest error first."""
+    held = predictions.predicted(report)
+    if not held:
+        raise ReportError("no row's spec has `predict:`; --manifest names the kernels' manifest")
+    names = list(dict.fromkeys(name for one in held for name in one.figures))
+    columns: list[tuple[str, JustifyMethod]] = [("arch", "left")]
+    for name in names:
+        columns += [(name, "right"), ("predicted", "right"), ("error", "right")]
+    shown = held[: most_rows(console, everything)]
+    rows: list[Line] = [
+        (by.row_name(report, one.row), [one.row.arch or "", *_of_prediction(one, names)])
+        for one in shown
+    ]
+    print_rows(console, "kernel", columns, rows)
+    print_rest(console, len(held) - len(shown), _REST)
+    for line in predictions.summaries(held):
+        _print(console, line)
+
+
+def _of_prediction(one: predictions.Predicted, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        figure = one.figures.get(name)
+        if figure is None:
+            yield from ("", "", "")
+        else:
+            error = "?" if figure.error is None else f"{figure.error:+,}" if figure.error else "0"
+            yield from (_bytes(figure.printed), f"{figure.predicted:,}", error)
 
 
 def _files(group: Sequence[Row]) -> str:
