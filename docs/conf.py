@@ -38,8 +38,8 @@ html_copy_source = False
 html_show_copyright = False
 
 PAGES = {
-    "Begin": "docs/own_kernels docs/adding_a_family docs/building docs/slices docs/models"
-    " docs/moved",
+    "Begin": "docs/own_kernels docs/adding_a_family docs/building docs/wheels docs/slices"
+    " docs/models docs/moved",
     "Reference": "docs/api docs/runtime docs/on_demand docs/specs docs/expressions docs/launches"
     " docs/headers",
     "Tools": "docs/ptx-report docs/ptx-report-anywhere docs/tuning docs/debugging",

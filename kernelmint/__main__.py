@@ -75,6 +75,8 @@ _SECTIONS = {
     },
 }
 _COMMANDS = {name: source for section in _SECTIONS.values() for name, source in section.items()}
+# `verify` of a wheel is another command: it calls no kernel.
+_VERIFY_WHEEL = _tool("wheels.__main__", "Builds a wheel again, and compares.", calls=False)
 
 
 class _Commands(click.Group):
@@ -84,7 +86,7 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        source = _COMMANDS.get(cmd_name)
+        source = _VERIFY_WHEEL if cmd_name == "verify WHEEL" else _COMMANDS.get(cmd_name)
         if source is None:
             return None
         try:
@@ -119,6 +121,8 @@ class _Commands(click.Group):
 
             hint = did_you_mean(name, _COMMANDS, list_few=False)
             ctx.fail(f"No such command {name!r}{hint}.")
+        if name == "verify" and any(word.endswith(".whl") for word in args):
+            return name, self.get_command(ctx, "verify WHEEL"), args[1:]
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -48,8 +48,7 @@ def simple(command: str) -> list[list[str]]:
 
 def options_of(name: str, arguments: list[str]) -> None:
     """Raises click.UsageError if a command of kernelmint knows no such option."""
-    context = click.Context(main)
-    command = main.get_command(context, name)
+    _, command, arguments = main.resolve_command(click.Context(main), [name, *arguments])
     assert command is not None, name
     if families := offering(name):  # handed over to a family's own command
         named = [family for family in families if arguments[:1] and arguments[0] == family]
@@ -75,7 +74,7 @@ def test_every_command_names_what_there_is(command: str) -> None:
         elif program == "python" and arguments[0] == "-m":
             assert importlib.util.find_spec(arguments[1])
         elif program == "pip":
-            assert arguments[0] in ("install", "wheel")
+            assert arguments[0] in ("download", "install", "wheel")
         for word in arguments if "pytest" in (program, *arguments[1:2]) else ():
             made_on_the_page = re.match(r"kernel_specs/(scale_add|rms_norm)$", word)
             assert "/" not in word or made_on_the_page or (ROOT / word).exists()

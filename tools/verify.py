@@ -157,6 +157,8 @@ def main(
     """Verifies the built kernels of FAMILY or PACK (default: of all families with a reference) that
     can run here, each in a process that may die, and keeps the results beside their specs.
 
+    `kernelmint verify FILE.whl` compares a wheel with what its sources give (with --help: how).
+
     \b
     Examples:
       kernelmint verify

@@ -9,6 +9,11 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
+# The bill of materials, and the names of its properties.
+BILL = "sboms/kernelmint.cdx.json"
+EPOCH, FOLDER = "kernelmint:source-date-epoch", "kernelmint:folder"
+SETTING, VARIABLE = "kernelmint:setting:", "kernelmint:environment:"
+
 
 def folder_of(archive: zipfile.ZipFile) -> str:
     """Returns the name of a wheel's .dist-info folder."""

@@ -44,14 +44,20 @@ if __name__ == "__main__":  # it is run by its path; modules of its folder are n
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from codegen.build import dist_info
+from codegen.build.dist_info import BILL, EPOCH, FOLDER, SETTING, VARIABLE
 
-NAME = "sboms/kernelmint.cdx.json"
-EPOCH, FOLDER = "kernelmint:source-date-epoch", "kernelmint:folder"
-SETTING, VARIABLE = "kernelmint:setting:", "kernelmint:environment:"
 # Variables that CMake, nvcc or the linker read, and pack.json does not have.
 _VARIABLES = (
     "CMAKE_ARGS", "CUDAFLAGS", "CXXFLAGS", "LDFLAGS", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS"
 )  # fmt: skip
+# Settings whose outcome pack.json has: architectures, instruction sets, whether CUDA was compiled.
+_IN_PACKS = frozenset(
+    f"cmake.define.{name}"
+    for name in (
+        *("CMAKE_CUDA_ARCHITECTURES", "KERNELMINT_CUDA", "KERNELMINT_DEBUG"),
+        *("KERNELMINT_ISAS", "KERNELMINT_WITHOUT_GPU"),
+    )
+)
 _PYPI = "pypi:"
 Component = dict[str, Any]
 
@@ -82,8 +88,12 @@ def of_wheel(
     properties = {
         **({EPOCH: epoch} if epoch else {}),
         **({FOLDER: folder} if revision and (folder := _git("rev-parse", "--show-prefix")) else {}),
-        # A path is another on each machine.
-        **{f"{SETTING}{k}": v for k, v in sorted(settings.items()) if not os.path.isabs(str(v))},
+        **{
+            f"{SETTING}{name}": value
+            for name, value in sorted(settings.items())
+            # A path is another on each machine.
+            if name not in _IN_PACKS and not os.path.isabs(str(value))
+        },
         **{f"{VARIABLE}{n}": os.environ[n] for n in _VARIABLES if os.environ.get(n)},
     }
     bill = {
@@ -232,7 +242,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--requirements", type=json.loads, default=[])
     parser.add_argument("--settings", type=json.loads, default={})
     options = parser.parse_args(arguments)
-    dist_info.add(options.wheel, {NAME: of_wheel(**vars(options))})
+    dist_info.add(options.wheel, {BILL: of_wheel(**vars(options))})
 
 
 if __name__ == "__main__":

@@ -23,9 +23,14 @@ _DIGITS = 16
 
 
 def host(library: bytes, identities: Iterable[str]) -> Iterator[bytes]:
-    """Returns the processor's part of a library, without texts that say how it was built: the bytes
-    that are loaded, and those that the loader writes: addresses, also of functions of other
-    libraries."""
+    """Returns the processor's part of a library, as `host_sections` has it."""
+    return (content for _, content in host_sections(library, identities))
+
+
+def host_sections(library: bytes, identities: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """Returns the processor's part of a library by section, without texts that say how it was
+    built: the bytes that are loaded, and those that the loader writes: addresses, also of functions
+    of other libraries."""
     file = Elf(library)
     for section in file.sections:
         if not section.flags & elf.ALLOC or section.name == FATBIN:
@@ -38,11 +43,12 @@ def host(library: bytes, identities: Iterable[str]) -> Iterator[bytes]:
                 symbol = (info >> 32) * _SYMBOL
                 name, value = struct.unpack_from("<I4xQ", table, symbol)
                 text = names[name : names.index(b"\0", name)]
-                yield b"%d %d %s %d %d\n" % (place, info & 0xFFFFFFFF, text, value, addend)
+                address = (place, info & 0xFFFFFFFF, text, value, addend)
+                yield section.name, b"%d %d %s %d %d\n" % address
         elif section.kind in _CODE:
             for identity in identities:
                 content = content.replace(identity.encode(), b"")
-            yield content
+            yield section.name, content
 
 
 def cubins(library: bytes) -> Iterator[bytes]:

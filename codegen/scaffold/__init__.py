@@ -40,6 +40,7 @@ _PROJECT = {
     "gitignore": ".gitignore",
     "pre-commit-config.yaml": ".pre-commit-config.yaml",
     "ci.yml": ".github/workflows/ci.yml",
+    "wheels.yml": ".github/workflows/wheels.yml",
     "package.py": "{name}/__init__.py",
     "test_package.py": "tests/test_{name}.py",
 }

@@ -17,7 +17,7 @@ from tools.ptx_report.__main__ import main as ptx_report
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-SCAFFOLDED = ROOT / "codegen/scaffold/project/ci.yml.mako"
+SCAFFOLDED = [ROOT / f"codegen/scaffold/project/{name}.yml.mako" for name in ("ci", "wheels")]
 
 
 def steps(path: Path) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def test_a_workflow_may_only_read(path) -> None:
         assert ("run" in step) != ("uses" in step)
 
 
-@pytest.mark.parametrize("path", [*WORKFLOWS, SCAFFOLDED], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*WORKFLOWS, *SCAFFOLDED], ids=lambda path: path.name)
 def test_actions_are_pinned_by_commit_and_tools_by_version(path) -> None:
     """A tag can be moved to other code; beside the commit stands the release that it is."""
     text = path.read_text()
@@ -66,6 +66,26 @@ def test_wheels_are_built_for_both_machines_and_checked() -> None:
     commands = [step["run"] for step in steps(wheels) if "run" in step]
     assert any(re.match(r"pipx run cibuildwheel==[\d.]+ ", command) for command in commands)
     assert any(re.match(r"pipx run twine==[\d.]+ check --strict", command) for command in commands)
+
+
+@pytest.mark.parametrize("of_project", [False, True])
+def test_wheels_are_reproducible_and_published_with_attestations_by_a_job_that_builds_nothing(
+    tmp_path, of_project
+) -> None:
+    path = ROOT / ".github/workflows/wheels.yml"
+    if of_project:
+        scaffold.create_project("my_kernels", tmp_path / "p")
+        path = tmp_path / "p/.github/workflows/wheels.yml"
+    jobs = yaml.safe_load(path.read_text())["jobs"]
+    publish = jobs.pop("publish")
+    assert {*jobs} == {*([publish["needs"]] if of_project else publish["needs"])}
+    assert publish["if"] == "startsWith(github.ref, 'refs/tags/v')"
+    assert publish["permissions"] == {"id-token": "write"}
+    assert not any("permissions" in job for job in jobs.values())
+    assert not any("run" in step for step in publish["steps"])
+    assert publish["steps"][-1]["with"] == {"attestations": True}
+    commands = [step.get("run", "") for job in jobs.values() for step in job["steps"]]
+    assert any("SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)" in text for text in commands)
 
 
 def test_a_projects_workflow_compares_a_pull_request_and_comments_without_its_code(

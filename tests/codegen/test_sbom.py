@@ -12,7 +12,7 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from codegen.build import sbom
+from codegen.build import dist_info, sbom
 
 SHA256 = "3" * 64
 SETTINGS = {
@@ -44,7 +44,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def bill(wheel: Path, settings: str = "{}") -> dict[str, Any]:
     sbom.main([str(wheel), "--build-dir", ".", "--settings", settings])
     with zipfile.ZipFile(wheel) as archive:
-        name = f"own-1.dist-info/{sbom.NAME}"
+        name = f"own-1.dist-info/{dist_info.BILL}"
         text = archive.read(name).decode()
         assert f"{name},sha256=" in archive.read("own-1.dist-info/RECORD").decode()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
@@ -75,12 +75,12 @@ def test_it_names_the_time_the_settings_and_the_flags_but_no_path(
 ) -> None:
     monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
     monkeypatch.setenv("LDFLAGS", "-Wl,-O1")
-    made = bill(wheel, '{"cmake.define.KERNELMINT_CUDA": "OFF", "build-dir": "/home/me/build"}')
+    made = bill(wheel, '{"cmake.define.KERNELMINT_SLICES": "ON", "build-dir": "/home/me/build"}')
     assert made["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
     assert {p["name"]: p["value"] for p in made["metadata"]["properties"]} == {
-        sbom.EPOCH: "1700000000",
-        f"{sbom.SETTING}cmake.define.KERNELMINT_CUDA": "OFF",
-        f"{sbom.VARIABLE}LDFLAGS": "-Wl,-O1",
+        dist_info.EPOCH: "1700000000",
+        f"{dist_info.SETTING}cmake.define.KERNELMINT_SLICES": "ON",
+        f"{dist_info.VARIABLE}LDFLAGS": "-Wl,-O1",
     }
 
 

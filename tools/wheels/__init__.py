@@ -1,0 +1,1 @@
+"""`kernelmint verify WHEEL`: a wheel beside the one that its sources give."""
