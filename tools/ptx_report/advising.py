@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -29,7 +29,7 @@ def rows_of(results: Sequence[Compiled], set_name: str, whole: set[str]) -> list
     from runtime import ondemand
 
     rows: list[Row] = []
-    code = functools.cache(_source_code)
+    code = _source_codes()
     for result in results:
         of_target: dict[tuple[str, str], list[Row]] = defaultdict(list)
         for key in result.units:
@@ -58,7 +58,7 @@ def record(rows: Sequence[Row]) -> Path:
     if len(roots) != 1:
         raise ReportError(f"--record: expected one folder of specs, got {len(roots)}")
     table = roots.pop() / advice.NAME
-    code = functools.cache(_source_code)
+    code = _source_codes()
     new = {row[:4] for row in rows}
     others = [row for row in advice.read(table) if row[:4] not in new]
     every = [
@@ -77,20 +77,26 @@ def record(rows: Sequence[Row]) -> Path:
     return table
 
 
-def _source_code(key: str) -> str | None:
-    """Returns the fingerprint of a kernel's source; None if its spec has no such kernel, "" if its
-    family is not loaded."""
+def _source_codes() -> Callable[[str], str | None]:
+    """Returns what gives the fingerprint of a kernel's source; None if its spec has no such kernel,
+    "" if its family is not loaded. Specs are read once."""
     from runtime import ondemand
     from runtime.errors import KernelNotFound
     from runtime.ondemand.emit import Spec
 
-    source = ondemand.source_of(key.partition(".")[0])
-    if source is None:
-        return ""
-    try:
-        return Spec(source).kernel(key).fingerprint(key, source.root)
-    except KernelNotFound:
-        return None
+    spec = functools.cache(Spec)
+
+    @functools.cache
+    def code(key: str) -> str | None:
+        source = ondemand.source_of(key.partition(".")[0])
+        if source is None:
+            return ""
+        try:
+            return spec(source).kernel(key).fingerprint(key, source.root)
+        except KernelNotFound:
+            return None
+
+    return code
 
 
 def _of_kernel(key: str, result: Compiled, known: Iterable[verified.Row]) -> Iterable[Row]:
