@@ -97,12 +97,18 @@ Problem<typename Config::Args> describe(const typename Config::Args& args,
       .offset = static_cast<int>(args.Sk - args.Sq),
       .scale_log2 = args.scale * 1.4426950408889634f};
   // The number of heads whose tiles are at work at one time: their Q, dO and dQ stay in L2. More
-  // than eight, of short sequences, are slower: 0.98 at 1,024 tokens.
+  // than kMostHeads, of short sequences, are slower: 0.98 at 1,024 tokens.
+  constexpr std::int64_t kMostHeads = 8;
   const std::int64_t key_blocks = std::max(problem.key_blocks, 1), heads = args.B * args.Hk;
   const std::int64_t places = context.facts.sm_count * resident_blocks;
   const std::int64_t at_work = (places + key_blocks / 2) / key_blocks;
   problem.section_heads =
-      static_cast<int>(std::max(std::min({at_work, std::int64_t{8}, heads}), std::int64_t{1}));
+      static_cast<int>(std::max(std::min({at_work, kMostHeads, heads}), std::int64_t{1}));
+  // Under the mask tiles take, on average, half of the time of the longest ones. Unless long tiles
+  // come last, the last two sections are one, so that no long tile begins late.
+  const std::int64_t sections = ceil_div(heads, std::int64_t{problem.section_heads});
+  const bool joins = Config::causal && !kFromDiagonal<Config> && at_work < kMostHeads;
+  problem.last_section = static_cast<int>(std::max(sections - (joins ? 2 : 1), std::int64_t{0}));
   return problem;
 }
 

@@ -23,6 +23,7 @@ struct Problem {
   int query_blocks, key_blocks;
   int group;          // query heads that share a key/value head
   int section_heads;  // key/value heads that are worked on together
+  int last_section;   // which has all heads that are left
   int offset;         // Sk - Sq: under the causal mask query i sees keys up to i + offset
   float scale_log2;   // the scale, for powers of two
 };
@@ -60,9 +61,11 @@ template <class Config, class Args>
 __device__ __forceinline__ Tile tile_of(const Problem<Args>& problem, int index) {
   const int heads = static_cast<int>(problem.args.B * problem.args.Hk);
   const int section_tiles = problem.key_blocks * problem.section_heads;
-  const int section = index / section_tiles, at = index - section * section_tiles;
+  const int section = min(index / section_tiles, problem.last_section);
+  const int at = index - section * section_tiles;
   const int first_head = section * problem.section_heads;
-  const int section_heads = min(problem.section_heads, heads - first_head);
+  const int section_heads =
+      section == problem.last_section ? heads - first_head : problem.section_heads;
   const int head = first_head + at % section_heads, key_block = at / section_heads;
   const int kv_heads = static_cast<int>(problem.args.Hk);
   Tile tile{.key_block = kFromDiagonal<Config> ? problem.key_blocks - 1 - key_block : key_block,
