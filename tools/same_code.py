@@ -55,9 +55,13 @@ def of_family(
     source = work / f"{family}.cu"
     files = sorted({work / "generated" / kernel.file for kernel in target.kernels})
     source.write_text("".join(f'#include "{file}"\n' for file in files))
+    flags = {kernel.flags for kernel in target.kernels}
+    if len(flags) > 1:
+        raise SystemExit(f"{of}: kernels of {len(flags)} compiler options: let --where choose one")
     recipe = compilers.cuda((architecture,))
     folders = [home.INCLUDE, specs, work / "generated", *foreign]
-    return _compiled(source, [*recipe.device, *target.build.flags, *_includes(folders)])
+    words = [*recipe.device, *target.build.flags, *flags.pop(), *_includes(folders)]
+    return _compiled(source, words)
 
 
 def of_file(

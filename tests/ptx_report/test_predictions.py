@@ -9,6 +9,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from codegen.core.ptxas_rows import Row, csv_text
 from tests.ptx_report.project import KEYS, Project, record, symbol
 from tools.ptx_report.__main__ import main
 
@@ -57,6 +58,47 @@ def test_the_lines_are_written_as_csv(project) -> None:
     (line,) = csv.DictReader(io.StringIO(run(project, "--csv", "-").stdout))
     names = ("registers.predicted", "registers.printed", "registers.error")
     assert [line[name] for name in names] == ["104", "100", "4"]
+
+
+def rows_of(project, registers):
+    """A CSV of kernels with these registers by their d_head; the manifest has them."""
+    manifest = json.loads(project.manifest.read_text())
+    target = manifest["families"][0]["targets"][1]
+    (kernel, _), target["kernels"] = target["kernels"], []
+    rows = []
+    for d_head, used in registers.items():
+        key = f"flash_forward.sm80.d{d_head}"
+        parameters = {"d_head": d_head, "half": d_head // 2}
+        target["kernels"].append({**kernel, "key": key, "parameters": parameters})
+        rows.append(
+            Row(
+                key,
+                kind="kernel",
+                arch="sm_80",
+                used_registers=used,
+                spill_stores=8 * (used == 255),
+            )
+        )
+    project.manifest.write_text(json.dumps(manifest))
+    path = project.root / "rows.csv"
+    path.write_text(csv_text(rows))
+    return path
+
+
+def test_a_fit_is_a_prediction_of_the_rows_that_spill_nothing(project) -> None:
+    rows = rows_of(project, {16: 26, 32: 42, 64: 74, 128: 138, 512: 255})
+    arguments = [str(rows), "--manifest", str(project.manifest), "--fit"]
+    first, second = CliRunner().invoke(main, [*arguments, "d_head"]).output.splitlines()
+    assert first == "registers: (1000 + 100 * (d_head)) // 100"
+    assert second.startswith("4 rows without spills: 0.0 off on average, 0 at most; ")
+    for terms, problem in (
+        (["d_head", "--fit", "half"], "4 kernels of ours without spills; 2 terms need 6"),
+        (["2 * half - d_head"], "the terms are not independent in these kernels"),
+        (["d_hed"], "unknown name 'd_hed' (did you mean 'd_head'?)"),
+    ):
+        result = CliRunner().invoke(main, [*arguments, *terms])
+        assert result.exit_code == 2
+        assert problem in result.output
 
 
 def test_without_predictions_it_says_so(project) -> None:

@@ -23,6 +23,7 @@ from . import budgets, by, gate
 from . import report as reports
 from .comparison import diff
 from .diff import Change, compare
+from .fitting import fit
 from .page import html_text
 from .render import json_text, markdown_text
 from .report import STANDARD_INPUT, Report, held_against
@@ -91,6 +92,14 @@ class _Command(click.Command):
     "with the arguments that differ; totals of bytes by file, architecture and template; or what "
     "specs predict of kernels beside what ptxas says.",
 )
+@click.option(
+    "--fit",
+    "terms",
+    multiple=True,
+    metavar="TERM",
+    help="Predict registers by least squares over these terms, expressions over parameters and "
+    "derived values, for `predict:` of a spec.",
+)
 @click.option("--parameters", is_flag=True, help="The configurations' parameters as columns.")
 @_file_option("--manifest", help="The manifest of the kernels (default: that of the project here).")
 @_file_option("--budgets", "budget_file", help="Budgets of any kernels, by expressions (YAML).")
@@ -120,6 +129,7 @@ def main(
     where: str | None,
     everything: bool,
     view: str | None,
+    terms: tuple[str, ...],
     parameters: bool,
     manifest: Path | None,
     budget_file: Path | None,
@@ -181,6 +191,8 @@ def main(
             click.echo(summary(report), err=True)
         elif changes is not None:
             print_changes(changes, console, everything)
+        elif terms:
+            click.echo(fit(report, terms))
         elif view is not None:
             _VIEWS[view](report, console, everything)
         elif (check or update_baseline) and not everything:

@@ -151,7 +151,7 @@ class Report:
         parameters: dict[str, Kind] = {}
         for row in self.rows:
             for known in (self.parameters(row), self.derived(row)):
-                parameters.update({name: _kind(value) for name, value in known.items()})
+                parameters.update({name: kind_of(value) for name, value in known.items()})
         where = Where(
             text,
             {None: {**COLUMN_KINDS, **parameters}},
@@ -213,7 +213,8 @@ def held_against(report: Report, manifest: Path | None) -> Report:
     return report
 
 
-def _kind(value: object) -> Kind:
+def kind_of(value: object) -> Kind:
+    """Returns the kind that a parameter's or derived value's value has in expressions."""
     if isinstance(value, bool):
         return BOOL
     if isinstance(value, int):
