@@ -211,7 +211,7 @@ void run(dim3 grid, dim3 block, const Action& kernel) {
 }  // namespace emulator
 
 // Launches on as many multiprocessors; null, or what went wrong.
-static const char* emulator_launch(
+const char* emulator_launch(
     kernelmint::LaunchResult (*launch)(const void*, const kernelmint::LaunchContext&),
     const void* arguments, int sm_count, unsigned seed) {
   using namespace emulator;

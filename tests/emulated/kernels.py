@@ -32,12 +32,14 @@ _C_TYPES = {"float": ctypes.c_float, "double": ctypes.c_double, "bool": ctypes.c
             "std::int32_t": ctypes.c_int32, "std::int64_t": ctypes.c_int64}  # fmt: skip
 # Of C++, so that shared memory has the name and the namespace that a kernel gives it.
 _SOURCE = """\
-#include "{family}/{shard}"
-#include "emulator.cpp"
-
-#define MEMORY extern unsigned char shared_memory[] __attribute__((alias("emulated_shared_memory")))
+#define MEMORY extern unsigned char shared_memory[] __asm__("emulated_shared_memory")
 namespace kernelmint::{family} {{ MEMORY; }}
 namespace kernelmint::{family}::{target} {{ MEMORY; }}
+#include "{family}/{shard}"
+
+const char* emulator_launch(
+    kernelmint::LaunchResult (*launch)(const void*, const kernelmint::LaunchContext&),
+    const void* arguments, int sm_count, unsigned seed);
 
 extern "C" const char* launch(const void* args, std::size_t size, int sm_count, unsigned seed) {{
   using Config = kernelmint::configs::{family}::{target}::{configuration};
@@ -155,28 +157,36 @@ def _library(
         )
         (of,) = (t for t in manifest.family(family).targets if t.name == target)
         others = [build_paths.find(e, {"kernel_specs": specs}) for e in of.build.include]
+        emulator = _compiled([HERE / "emulator.cpp"], "-c", [HERE, ROOT / "runtime/include"])
         folders = [before, include, HERE, generated, specs, *others]
-        installed = compilers.toolkit().includes
-        # -O2 compiles for half as long again, and its code is no faster.
-        options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-w", "-include", "emulator.h"]
-        sources = [source, *folders, ROOT / "runtime/include"]  # `include` has links to it
-        digest = _digest(sources, compilers.cxx(), options, installed)
-        made = BUILT / f"{digest}.so"
-        BUILT.mkdir(parents=True, exist_ok=True)
-        with (BUILT / f"{digest}.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # another test process may be compiling it
-            if not made.exists():
-                includes = [f"-I{path}" for path in (*folders, *installed)]
-                result = subprocess.run(
-                    [*compilers.cxx().command, *options, *includes, "-fPIC", "-shared", source,
-                     "-o", made.with_suffix(".part")],
-                    capture_output=True, text=True, check=False,
-                )  # fmt: skip
-                assert result.returncode == 0, result.stderr[:5000]
-                made.with_suffix(".part").rename(made)
+        made = _compiled([source, emulator], "-shared", folders)
         library = ctypes.CDLL(str(made))
     library.launch.restype = ctypes.c_char_p
     return library
+
+
+def _compiled(sources: list[Path], step: str, folders: list[Path]) -> Path:
+    """Returns what the C++ compiler makes of sources and folders of headers, maybe before."""
+    installed = compilers.toolkit().includes
+    # -O2 compiles for half as long again, and its code is no faster.
+    options = ["-std=c++20", "-O1", "-fno-strict-aliasing", "-w", "-include", "emulator.h"]
+    # The folders may have links to the last of these.
+    content = [*sources, *folders, ROOT / "runtime/include"]
+    digest = _digest(content, compilers.cxx(), options, step, installed)
+    made = BUILT / f"{digest}{'.o' if step == '-c' else '.so'}"
+    BUILT.mkdir(parents=True, exist_ok=True)
+    with (BUILT / f"{digest}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another test process may be compiling it
+        if not made.exists():
+            includes = [f"-I{path}" for path in (*folders, *installed)]
+            result = subprocess.run(
+                [*compilers.cxx().command, *options, *includes, "-fPIC", step, *sources,
+                 "-o", made.with_suffix(".part")],
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            assert result.returncode == 0, result.stderr[:5000]
+            made.with_suffix(".part").rename(made)
+    return made
 
 
 def _digest(sources: Iterable[Path], *others: object) -> str:
