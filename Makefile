@@ -69,14 +69,16 @@ lint: $(TOOLS)
 
 # Every instruction set: the tests check each that the processor runs. And what ptxas makes of each
 # kernel for each architecture is compared with what it was. Tests wait now and then, so the linters
-# run beside them.
+# and that comparison run beside them. Hundreds of the tests' processes import the project, compiled
+# once, whatever PYTHONDONTWRITEBYTECODE says.
 test: export KERNELMINT_ISAS ?= all
 test: export KERNELMINT_WITHOUT_GPU ?= all
 test: build
-	$(LINT) > build/lint.log 2>&1 & lint=$$!; passed=true; \
+	$(BIN)/python -m compileall -q codegen kernel_specs kernelmint runtime tools
+	{ $(LINT) || lint=$$?; $(BIN)/ptx-report --installed --check --sass && exit $${lint:-0}; } \
+	  > build/checks.log 2>&1 & checks=$$!; passed=true; \
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS) || passed=false; \
-	wait $$lint || passed=false; cat build/lint.log; $$passed
-	$(BIN)/ptx-report --installed --check --sass
+	wait $$checks || passed=false; cat build/checks.log; $$passed
 
 fuzz: build
 	$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile long $(PYTEST_ARGS)
