@@ -143,6 +143,13 @@ def test_a_wheel_without_sources_or_that_is_damaged_is_refused(
     result = verify(wheel.name)
     assert result.exit_code == 1
     assert "no sources of own 0.1.0: there is no pyproject.toml" in result.output
+    metadata = "own-0.1.0.dist-info/METADATA"
+    other = altered(wheel, tmp_path, {metadata: lambda text: text.replace(b"0.1.0", b"0.2.0")})
+    assert (
+        "is own 0.1.0: name its sources with --source" in verify(other, "--against", wheel).output
+    )
+    damaged = altered(wheel, tmp_path, {LIBRARY: lambda library: library[:5000]})
+    assert f"{LIBRARY}: " in verify(damaged, "--against", wheel).output
     (tmp_path / "cut.whl").write_bytes(wheel.read_bytes()[:1000])
     assert "cut.whl: not a whole wheel" in verify("cut.whl").output
     bill = f"own-0.1.0.dist-info/{dist_info.BILL}"

@@ -60,6 +60,7 @@ def show(wheel: Path) -> None:
 
 def main(arguments: list[str]) -> None:
     """Builds, repairs, checks, shows."""
+    os.umask(0o022)  # auditwheel's wheels have the modes that it gives to folders
     out = ROOT / "dist"
     if arguments[:1] == ["--out"]:
         out, arguments = Path(arguments[1]).resolve(), arguments[2:]

@@ -107,7 +107,13 @@ def main(
                 if keep is not None:
                     keep.mkdir(parents=True, exist_ok=True)
                     other = Path(shutil.move(other, keep / other.name))
-            comparison = compare(checked, Wheel(other))
+            second = Wheel(other)
+            if (checked.name, checked.version) != (second.name, second.version):
+                raise ReportError(
+                    f"{wheel.name} is {checked.name} {checked.version}, but {beside} is "
+                    f"{second.name} {second.version}: name its sources with --source"
+                )
+            comparison = compare(checked, second)
     except ReportError as error:
         raise click.ClickException(str(error)) from None
     if as_json:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +13,6 @@ from tempfile import TemporaryDirectory
 
 from codegen.build.dist_info import BILL
 from codegen.core import architectures, machine_code
-from codegen.core.elf import ElfError
 from codegen.core.packs import PACK_JSON
 from codegen.core.ptxas_rows import ReportError, Row
 
@@ -158,8 +159,18 @@ def _codes(wheel: Wheel, work: Path) -> dict[tuple[str, int], str]:
     for name in wheel.libraries:
         path = work / "library.so"
         path.write_bytes(wheel.read(name))
-        codes |= machine_code.of_cuda_kernels(path, lambda symbol: Row(symbol).key)
+        with _named(wheel, name):
+            codes |= machine_code.of_cuda_kernels(path, lambda symbol: Row(symbol).key)
     return codes
+
+
+@contextmanager
+def _named(wheel: Wheel, library: str) -> Iterator[None]:
+    """Raises ReportError for a damaged library."""
+    try:
+        yield
+    except (ValueError, IndexError, struct.error) as error:  # ElfError is a ValueError
+        raise ReportError(f"{wheel.path}: {library}: {error}") from None
 
 
 def _constants(row: Row, codes: list[dict[tuple[str, int], str]]) -> str | None:
@@ -187,14 +198,10 @@ def _host(wheel: Wheel, other: Wheel, libraries: list[str]) -> Iterator[Library]
 def _sections(wheel: Wheel, name: str) -> dict[str, str]:
     """Returns the hashes of a library's sections for the host, without the names of its build."""
     parts: dict[str, list[bytes]] = {}
-    try:
+    with _named(wheel, name):
         for section, content in machine_code.host_sections(wheel.read(name), wheel.identities):
             parts.setdefault(section, []).append(content)
-    except ElfError as error:
-        raise ReportError(f"{wheel.path}: {name}: {error}") from None
-    return {
-        name: hashlib.sha256(b"".join(contents)).hexdigest() for name, contents in parts.items()
-    }
+    return {of: hashlib.sha256(b"".join(contents)).hexdigest() for of, contents in parts.items()}
 
 
 def _files(wheel: Wheel, other: Wheel) -> Iterator[tuple[str, str]]:
