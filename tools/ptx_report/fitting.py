@@ -12,7 +12,7 @@ from codegen.core.ptxas_rows import ReportError, Row
 from .report import Report, kind_of
 
 _HUNDREDTHS = 100  # the grid of coefficients, as specs have no floats where they need integers
-_SMALL = 1e-9  # of a pivot: terms that are sums of others
+_SMALL = 1e-9  # a smaller pivot means that a term is a sum of others
 
 
 @dataclass(frozen=True)
