@@ -43,6 +43,7 @@ _SECTIONS = {
             "Shows registers and spills, of a log or as installed.",
             calls=False,
         ),
+        "sizes": _tool("sizes", "Shows where the bytes of wheels and packs went.", calls=False),
         "build-profile": _tool(
             "build_profile.__main__",
             "Ranks headers, templates and functions by the seconds of a build.",

@@ -139,6 +139,7 @@ def build_wheel(
         *("--requirements", json.dumps(get_requires_for_build_wheel(config_settings))),
         *("--settings", json.dumps(config_settings or {})),
     )
+    _run("sizes.py", wheel)
     return name
 
 

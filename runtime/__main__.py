@@ -14,6 +14,7 @@ import click
 from codegen.core import home
 from codegen.core.home import cache_folder
 from codegen.core.manifest import Family
+from codegen.core.packs import Pack
 from codegen.core.verified import VerifiedError
 from runtime import (
     KernelInfo,
@@ -24,6 +25,7 @@ from runtime import (
     manifest,
     packs,
     pytorch,
+    slices,
     verified,
 )
 
@@ -66,6 +68,12 @@ def _verified(family: Family, target: str, infos: Iterable[KernelInfo]) -> dict[
         return {str(error): 0}
 
 
+def _slices(pack: Pack) -> dict[str, str | None]:
+    """Returns the folder of each slice that is here, and None for the others of a pack."""
+    here = {part.slice_name: str(part.folder) for part in slices.here(pack)}
+    return {part.name: here.get(part.name) for part in pack.slices}
+
+
 def collect() -> dict[str, Any]:
     """Collects everything that `info` shows, as plain data."""
     targets = []
@@ -101,6 +109,7 @@ def collect() -> dict[str, Any]:
                 "families": list(pack.families),
                 "architectures": list(pack.architectures),
                 "cpu_isas": list(pack.isas),
+                "slices": _slices(pack),
                 "settings": dict(pack.settings),
                 "changed_sources": packs.changed_sources(pack, home.ROOT)
                 if home.IN_CHECKOUT and pack.name == "kernelmint"
@@ -145,6 +154,8 @@ def show(facts: dict[str, Any]) -> None:
         cuda = (
             f"nvcc {settings.get('nvcc', 'unknown')}, for {', '.join(pack['architectures'])}"
             if pack["architectures"]
+            else f"nvcc {settings.get('nvcc', 'unknown')}, in slices"
+            if pack["slices"]
             else "without CUDA"
         )
         debug = "; debug" if settings.get("debug") == "ON" else ""
@@ -152,6 +163,7 @@ def show(facts: dict[str, Any]) -> None:
             ("pack", f"{pack['name']} ({pack['distribution'] or 'loaded'}), {pack['folder']}"),
             ("", f"{compiler}, for {', '.join(pack['cpu_isas'])}; {cuda}{debug}"),
             ("", f"build {pack['fingerprint']}"),
+            *(("", f"slice {n}: {place or 'not here'}") for n, place in pack["slices"].items()),
             *(
                 ("", f"{name}: {value.strip()}")
                 for name, value in settings.items()

@@ -7,6 +7,7 @@ pack.json has the hash of that distribution's wheel. --store also lays the slice
 fetch` looks for them, DIR/<sha256>/<wheel>. --variants writes wheels that PEP 817's installers
 choose from instead: WHEEL with one slice each, and one without.
 
+The wheels are held to the budgets of pyproject.toml, if there is one here (codegen/build/sizes.py).
 WHEEL was built with `-C cmake.define.KERNELMINT_SLICES=ON`. One WHEEL gives the same bytes each
 time.
 """
@@ -25,6 +26,7 @@ from typing import Any
 
 import click
 
+from codegen.build.sizes import budgets_of, over_budget, parts_of
 from codegen.core import as_json, packs, slices
 from codegen.core.ptxas_rows import ReportError
 from codegen.core.words import counted, display_path
@@ -311,9 +313,18 @@ def main(wheel: Path, out: Path, store: Path | None, as_variants: bool) -> None:
             written = split(wheel, out)
             if store is not None:
                 lay_out({_sha256(each.path): each.path for each in written[1:]}, store)
+        limits = budgets_of(Path("pyproject.toml"))
+        over = [
+            line
+            for each in written
+            for line in over_budget(each.path, parts_of(each.path), limits)
+            if limits.limits
+        ]
     except (OSError, ValueError, ReportError) as error:
         raise click.ClickException(str(error)) from None
     click.echo("\n".join(_lines(wheel, written)))
+    if over:
+        raise click.ClickException("\n".join(over))
 
 
 if __name__ == "__main__":

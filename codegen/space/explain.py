@@ -101,6 +101,10 @@ def explain(
             what = f"is built: {file}{sets}"
         elif f"{target.family}.{target.name}" in pack.targets:
             what = f"is built: in {pack}{sets}"
+        elif parts := [
+            part.name for part in pack.slices if f"{target.family}.{target.name}" in part.targets
+        ]:
+            what = f"is built: in slices {', '.join(parts)} of {pack}{sets}"
         else:
             what = f"was generated, but not compiled into {pack}{sets}"
             status = "generated"

@@ -177,6 +177,16 @@ def test_a_slice_of_another_major_version_is_not_taken(machine: Machine) -> None
     assert (
         "has slices sm80, sm90 of target sm80, and this machine's devices run none" in done.stderr
     )
+    told = warm_python.run_module(
+        "kernelmint", "info", folder=machine.folder, environment=machine.environment
+    )
+    assert f"slice sm80: {machine.folder}/site/sm80/own_sm80\n" in told.stdout
+    assert "slice sm90: not here\n" in told.stdout
+    table = warm_python.run_module(
+        "kernelmint.tools.ptx_report", "--installed", "--csv", "-", folder=machine.folder,
+        environment=machine.environment,
+    )  # fmt: skip
+    assert [line for line in table.stdout.splitlines() if line.startswith(f"{KEY},")]
     code = "import runtime\n(it,) = runtime.kernels('added', 'sm80')\nprint(it.built, it.reason)"
     assert machine.run(code).stdout == "True no CUDA device\n"
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from codegen.core import packs
+from codegen.core import packs, slices
 from codegen.core.expressions import BOOL, DTYPE, FLOAT, INT, Kind
 from codegen.core.home import GENERATED
 from codegen.core.manifest import Kernel
@@ -312,7 +312,8 @@ def _read_logs(
 
 
 def installed(machine_code: bool = False) -> Report:
-    """Reads the tables of all installed packs, with their manifests. Raises ReportError.
+    """Reads the tables of all installed packs and their slices, with their manifests. Raises
+    ReportError.
 
     The packs are found without importing the runtime (and torch).
 
@@ -324,22 +325,25 @@ def installed(machine_code: bool = False) -> Report:
         raise ReportError("\n".join(fault.reason for fault in faults))
     if not found:
         raise ReportError("no pack is installed: run `make build` or `pip install .`")
+    report = Report([], manifest=Manifest(*(pack.manifest for pack in found)))
     for pack in found:
-        if not pack.ptxas.is_file():
-            raise ReportError(f"{pack.ptxas}: missing: reinstall {pack}")
-    rows = [named(read_csv(pack.ptxas)) for pack in found]
-    if machine_code:
-        rows = [_disassembled(own, pack) for own, pack in zip(rows, found, strict=True)]
-    report = Report(
-        [row for own in rows for row in own],
-        inputs=[str(pack) for pack in found],
-        files=[str(pack.ptxas) for pack in found],
-    )
-    report.manifest = Manifest(*(pack.manifest for pack in found))
-    for pack, own in zip(found, rows, strict=True):
-        missing = Manifest(pack.manifest).absent(own, pack.architectures)
+        parts = [pack, *slices.installed(pack)[0]]
+        own = [row for part in parts for row in _of_pack(part, machine_code)]
+        architectures = [name for part in parts for name in part.architectures]
+        missing = Manifest(pack.manifest).absent(own, architectures)
+        report.rows += own
         report.absent += [Row(key, arch=arch) for key, arch in missing]
+        report.inputs += map(str, parts)
+        report.files += [str(part.ptxas) for part in parts]
     return report
+
+
+def _of_pack(pack: packs.Pack, machine_code: bool) -> Sequence[Row]:
+    """Returns the rows of a pack's or a slice's table. Raises ReportError."""
+    if not pack.ptxas.is_file():
+        raise ReportError(f"{pack.ptxas}: missing: reinstall {pack}")
+    rows = named(read_csv(pack.ptxas))
+    return _disassembled(rows, pack) if machine_code else rows
 
 
 def _disassembled(rows: Sequence[Row], pack: packs.Pack) -> list[Row]:
