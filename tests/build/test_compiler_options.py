@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -20,13 +21,44 @@ from runtime.ondemand.commands import Commands
 from runtime.ondemand.emit import Spec
 from runtime.ondemand.specs import find
 
-from .pack_project import PackProject
+from .pack_project import ROOT, PackProject
 
 pytestmark = pytest.mark.build
 
 SPECS = Path(__file__).with_name("option_specs")
 OPTIONS = {"o2": "-O2", "o2_fm": "-O2 -ffast-math", "o3": "-O3", "o3_fm": "-O3 -ffast-math"}
 LIMIT = "-Xptxas=--override-directive-values"
+
+
+# At -O0 constructors are in groups of sections that are named after none of them.
+PROGRAM = """
+#include <stdexcept>
+#include <vector>
+struct Base {
+  virtual ~Base() = default;
+  virtual int add(int x) { static int sum = 0; return sum += x; }
+};
+struct Checked : Base {
+  std::vector<int> seen;
+  int add(int x) override {
+    seen.push_back(x);
+    if (seen.size() > 2) throw std::runtime_error("enough");
+    return Base::add(x);
+  }
+};
+int NAME(int x) {
+  Checked checked;
+  try {
+    for (int result = checked.add(x);; checked.add(0)) if (checked.seen.size() == 3) return result;
+  } catch (const std::exception&) {
+    return Base().add(0);
+  }
+}
+#if defined(MAIN)
+int first(int x);
+int main() { return first(3) == 3 && second(4) == 7 ? 0 : 1; }
+#endif
+"""
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +154,21 @@ def test_building_on_demand_has_the_same_flags(project) -> None:
         assert [w for w in unit.command if w in {"-O2", "-ffast-math", "-funroll-loops"}] == [
             *flags[1:]
         ]
+
+
+def test_objects_with_symbols_of_their_own_link_and_run(tmp_path) -> None:
+    """Virtual functions, exceptions and statics, which stay one of the program."""
+    (tmp_path / "program.cpp").write_text(PROGRAM)
+    compiler = compilers.cxx().command
+    launcher = [sys.executable, ROOT / "codegen/build/own_symbols.py", "objcopy"]
+    for name, options in (("first", ["-O0"]), ("second", ["-O2", "-DMAIN"])):
+        command = [*compiler, *options, f"-DNAME={name}", "-c", "program.cpp", "-o", f"{name}.o"]
+        subprocess.run([*launcher, name, "--", *command], check=True, cwd=tmp_path)
+    subprocess.run([*compiler, "first.o", "second.o", "-o", "program"], check=True, cwd=tmp_path)
+    assert subprocess.run([tmp_path / "program"], check=False).returncode == 0
+    listed = subprocess.run(
+        ["nm", "first.o"], check=True, capture_output=True, text=True, cwd=tmp_path
+    )
+    weak = [line.split()[-1] for line in listed.stdout.splitlines() if line.split()[-2] == "W"]
+    assert weak
+    assert all(name.endswith(".first") for name in weak)
