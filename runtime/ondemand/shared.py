@@ -279,7 +279,7 @@ class Shared:
         kept, removed = 0, []
         for item in self.usages():
             if is_partial(item) or item.name.endswith(f"/{_LEASE}"):
-                is_unwanted = time.time() - item.used > _DAY  # its process was killed
+                is_unwanted = time.time() - item.used > _DAY  # left by a killed process
             else:
                 kept += item.size
                 is_unwanted = kept > most or item.used < oldest
