@@ -201,6 +201,11 @@ class Shared:
             self._warn(f"has a damaged file, {pack.name}: the kernel is built anew")
         return None
 
+    def has(self, request: str) -> bool:
+        """Returns whether the store has a pack of a request, whatever it was built from."""
+        items = self.attempt("read", lambda: self._store.items(request)) or []
+        return any(item.name.startswith(f"{request}/pack-") for item in items)
+
     def _dependencies(self, item: Item) -> Dependencies | None:
         content = self._content(item)
         try:

@@ -30,6 +30,7 @@ from codegen.spec.load import load
 from runtime import choice, devices, packs
 from tools import problem
 from tools.bench.clocks import Spread
+from tools.cluster.errors import LostError
 from tools.tune import code, errors, executor, rows, worker
 from tools.tune import tuner as tuner_module
 from tools.tune.journal import Journal
@@ -502,7 +503,7 @@ def test_what_the_reference_raises_and_a_process_that_is_gone_are_no_kernels_fau
     try:
         process.check(built, shape, seed=1)
         os.kill(process._process.pid, signal.SIGKILL)
-        with pytest.raises(errors.LostError, match=r"^cpu: its process ended: SIGKILL$"):
+        with pytest.raises(LostError, match=r"^cpu: its process ended: SIGKILL$"):
             process.check(built, shape, seed=1)
         reference = place.folder / "reference.py"
         rule = place.folder / "tools.py"
@@ -787,7 +788,7 @@ def test_where_no_worker_starts_the_tuning_ends(tuner, monkeypatch):
 
     def lost(place):
         attempts.append(place)
-        raise errors.LostError(place, "it does not start")
+        raise LostError(place, "it does not start")
 
     monkeypatch.setattr(made._executor, "worker", lost)
     with pytest.raises(

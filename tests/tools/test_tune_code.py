@@ -12,7 +12,7 @@ from codegen.core import packs
 from runtime.ondemand import kernels as on_demand
 from runtime.ondemand.build import build
 from tests.tools.test_tune import CUDA_FILES
-from tools.tune import node
+from tools.cluster import node
 from tools.tune.code import code_hash
 from tools.tune.errors import TuningError
 
@@ -48,7 +48,7 @@ def hash_of(folder, monkeypatch):
         template = CUDA_FILES["sm80.cuh"].replace("tuned_rows", FAMILY)
         assert old in template
         (folder / "sm80.cuh").write_text(template.replace(old, new, 1))
-        request = node.request(FAMILY, KEY, ("80",), True)
+        request = node.request(KEY, ("80",))
         made = build(on_demand.cache(), [request])[KEY]
         return code_hash(packs.read(made.folder), FAMILY)
 

@@ -20,7 +20,8 @@ import pytest
 import torch
 
 from tests.tools.test_tune import CUDA_FILES, KEY, ROOT, journals, make
-from tools.tune import errors, rows
+from tools.cluster.errors import ClusterError
+from tools.tune import rows
 
 RAY = (sys.executable, "-m", "ray.scripts.scripts")
 # A compiler that never ends, and says so in a file, on a node if STUCK is set; elsewhere it is
@@ -227,13 +228,11 @@ def test_an_address_where_something_else_listens(tmp_path):
 @pytest.mark.parametrize("address", ["local", "", "127.0.0.1", "host:port", "ray://host:10001"])
 def test_an_address_that_is_none_starts_no_cluster(address, monkeypatch):
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    from tools.tune import cluster
+    from tools.cluster import nodes
 
-    monkeypatch.setattr(cluster.ray, "init", lambda **_: pytest.fail("it joins, or starts one"))
-    with pytest.raises(
-        errors.TuningError, match=rf"^--ray {address}: expected HOST:PORT, or auto$"
-    ):
-        cluster._connect(address)
+    monkeypatch.setattr(nodes.ray, "init", lambda **_: pytest.fail("it joins, or starts one"))
+    with pytest.raises(ClusterError, match=rf"^--ray {address}: expected HOST:PORT, or auto$"):
+        nodes._connect(address)
 
 
 def test_without_ray_the_extra_is_named(tmp_path):

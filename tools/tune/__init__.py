@@ -12,5 +12,5 @@ built ahead, and rows are checked in and believed:
     code         the hash of machine code: only new code is timed; and ptxas's verdict
     t4           all results, for other tools
     executor     the builder and measurer, as `tuner` sees it: `local` is this machine, `cluster` a
-                 Ray cluster; `node` runs on a node, `shipping` packs the files that are sent
+                 Ray cluster, by tools/cluster; `node` runs on a node
 """

@@ -21,6 +21,7 @@ from codegen.core.words import counted
 from codegen.ptxas.files import write_text
 from runtime import packs
 
+from ..cluster.errors import ClusterError
 from ..families import named
 from ..listing import Line, print_rest, print_rows
 from ..output_file import OutputFile
@@ -121,7 +122,7 @@ def main(
         if not new_rows:
             raise click.ClickException("nothing was measured")
         kept = rows.write(path, family, target, new_rows, tuner.unmeasured)
-    except (SpecError, TuningError, NoProblemError, runtime.BuildError) as error:
+    except (SpecError, TuningError, ClusterError, NoProblemError, runtime.BuildError) as error:
         raise click.ClickException(str(error)) from None
     except (UsageError, runtime.InvalidArgument) as error:
         raise click.UsageError(str(error)) from None

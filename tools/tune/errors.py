@@ -7,19 +7,6 @@ class TuningError(Exception):
     """A tuning that was asked for is not possible; the message says why."""
 
 
-class LostError(Exception):
-    """A process or a machine ended, or gives no answer, and no kernel is at fault: its work can be
-    done again, there or elsewhere."""
-
-    def __init__(self, place: str, reason: str) -> None:
-        super().__init__(place, reason)
-        self.place = place
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
-
-
 class CandidateError(Exception):
     """A kernel cannot be used: `kind` is T4's word for its invalidity."""
 

@@ -15,7 +15,8 @@ from codegen.spec.model import Shape
 from runtime import BuildError, devices
 
 from ..bench.clocks import Spread
-from .errors import LostError, TuningError
+from ..cluster.errors import LostError
+from .errors import TuningError
 
 
 @dataclass(frozen=True)

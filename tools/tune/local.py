@@ -9,7 +9,7 @@ from codegen.core.packs import Pack
 from runtime import BuildError
 from runtime.ondemand import kernels as on_demand
 
-from .errors import LostError
+from ..cluster.errors import LostError
 from .executor import chosen, suitable
 from .worker import ProcessWorker, Setup
 

@@ -27,14 +27,16 @@ from runtime.ondemand.cache import content
 from runtime.ondemand.specs import Source
 
 from .. import problem
-from . import rows, shipping
+from ..cluster import check_ray, shipping
+from ..cluster.errors import LostError
+from ..cluster.node import Work
+from . import rows
 from .code import code_hash, offence, toolchain
 from .elimination import Elimination, Result, Round
-from .errors import CandidateError, InputsError, LostError, TuningError
+from .errors import CandidateError, InputsError, TuningError
 from .executor import Built, Executor, Worker
 from .journal import Journal
 from .local import LocalExecutor
-from .node import Job
 from .plan import ShapePlan, plan
 from .t4 import Outcome
 
@@ -189,18 +191,15 @@ class Tuner:
             return LocalExecutor(
                 options.family, target, options.specs, options.device, options.patience
             )
-        try:
-            from .cluster import RayExecutor
-        except ModuleNotFoundError as error:
-            if error.name != "ray":
-                raise
-            raise TuningError(
-                f"--ray {options.ray}: Ray is not installed: pip install 'kernelmint[ray]', here "
-                "and on the nodes"
-            ) from None
-        specs = None if options.specs is None else shipping.collect(source, self._family)
-        job = Job(options.family, target, specs)
-        return RayExecutor(options.ray, job, options.device, options.patience)
+        check_ray(options.ray)
+        from .cluster import RayExecutor
+
+        sent = () if options.specs is None else (shipping.collect(source, self._family),)
+        installed = (options.family,) if options.specs is None else ()
+        work = Work.of_command(sent, installed, is_cuda=target != "cpu")
+        return RayExecutor(
+            options.ray, work, options.family, target, options.device, options.patience
+        )
 
     def run(self) -> list[dict[str, Any]]:
         """Tunes; returns the rows. A shape for which the budget leaves no time has no row, or its

@@ -26,10 +26,11 @@ from runtime import InvalidArgument, Kernel, listing
 
 from ..bench.clocks import Watch
 from ..bench.measure import one_round, timer
+from ..cluster.errors import LostError
 from ..families import specs
 from ..problem import NoProblemError, Problem, make
 from ..process import NoAnswerError, Process
-from .errors import CandidateError, InputsError, LostError
+from .errors import CandidateError, InputsError
 from .executor import Built, Timed
 
 _INPUTS = "inputs"  # the turn while inputs and their right results are made

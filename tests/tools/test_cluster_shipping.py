@@ -15,12 +15,12 @@ from codegen.spec.load import load
 from runtime.ondemand import packed, specs
 from runtime.ondemand.cache import Cache, Dependencies, Entry, Roots
 from tests.tools.test_tune import FILES, ROOT
-from tools.tune import shipping
+from tools.cluster import shipping
 
 CALL = """\
 import pickle, sys, torch, runtime
 from runtime.ondemand.kernels import cache
-from tools.tune import shipping
+from tools.cluster import shipping
 print(shipping.unpack_specs(pickle.load(sys.stdin.buffer), cache()))
 x = torch.randn(3, 5)
 y = runtime.kernel("tuned_rows.cpu.plain-w1")(x, out=torch.full_like(x, torch.nan))
