@@ -35,7 +35,7 @@ _SECTIONS = {
         ),
         "list": _codegen("list", "Lists configurations by key."),
         "explain": _codegen("explain", "Says whether a key is built, and why not."),
-        "build": _Source("runtime.ondemand.__main__", "Builds kernels into the cache.", "build"),
+        "build": _tool("build_kernels", "Builds kernels into the cache.", calls=False),
         "cache": _Source("runtime.ondemand.__main__", "Lists and prunes the cache.", "cache"),
         "fetch": _Source("runtime.ondemand.__main__", "Fetches slices of packs.", "fetch"),
         "ptx-report": _tool(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from codegen.core.packs import Pack
@@ -119,12 +119,31 @@ def build(
     """
     from runtime.ondemand import kernels as on_demand  # importing its modules takes a while
 
+    names, keys = chosen(specs, where, set_name, keys, architectures)
+    folder = None if traces is None else Path(traces)
+    return add(names, on_demand.build(keys, architectures, traces=folder))
+
+
+def chosen(
+    specs: str | os.PathLike[str],
+    where: str | None,
+    set_name: str,
+    keys: Sequence[str] | None,
+    architectures: Sequence[str] | None,
+) -> tuple[list[str], Sequence[str]]:
+    """Returns the families that `build` takes, and the keys that it builds."""
+    from runtime.ondemand import kernels as on_demand
+
     names = families(specs)
     if keys is None:
         keys = on_demand.keys(names, set_name, where)
         if architectures is None:
             keys = on_demand.runnable(keys)
-    folder = None if traces is None else Path(traces)
-    for key, single in on_demand.build(keys, architectures, traces=folder).items():
+    return names, keys
+
+
+def add(names: Sequence[str], built: Mapping[str, Pack]) -> list[KernelInfo]:
+    """Adds kernels that were built, by key, to their families; returns them."""
+    for key, single in built.items():
         listing.add_single(key, single)
-    return [info for info in infos(map(manifest.family, names)) if info.key in keys]
+    return [info for info in infos(map(manifest.family, names)) if info.key in built]

@@ -12,10 +12,15 @@ Exits with 1 if a kernel is not right, or if none was compared.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import json
+import platform
 import sys
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 import click
@@ -30,13 +35,21 @@ from codegen.core.words import counted, one_line
 from codegen.ptxas.files import write_text
 from runtime import KernelInfo, devices, manifest, ondemand, packs, slices
 from runtime import verified as found_before
+from runtime.ondemand import kernels as on_demand
 
+from .cluster import check_ray
+from .cluster.errors import ClusterError, LostError
+from .cluster.node import Work, know
+from .families import all_named
+from .families import know as know_key
 from .problem import NoProblemError
 from .process import NoAnswerError, NotStartedError, Process
 from .race_check import CHECKERS, find_sanitizer, run_under
 from .sanity_check import check, selected_of, unchecked, why_not_compared
+from .selection import keys_of_set
 
 NOT_COMPARED = "not compared"
+_REFUSALS = (runtime.BuildError, runtime.KernelNotFound, runtime.TargetUnavailable)
 
 
 def verify(key: str, seed: int) -> str:
@@ -91,34 +104,157 @@ def sanitized(sanitizer: str, info: KernelInfo, tool: str) -> str:
     return f"wrong: {tool}: {findings}"
 
 
-def _rows(
-    kernels: Sequence[KernelInfo], process: Process, timeout: float, sanitizer: str | None
-) -> Iterator[Row]:
+def _row(info: KernelInfo, process: Process, timeout: float, sanitizer: str | None) -> Row:
+    """Returns the row of a kernel that runs here."""
     index = torch.cuda.current_device() if devices.has_cuda() else 0
-    for info in kernels:
-        code = found_before.code_of(info, index)
-        if code is None:
-            raise click.ClickException(
-                f"{info.key}: its device code is compressed, so that it cannot be "
-                "compared: build it without --compress-mode (CUDAFLAGS)"
-            )
-        checks, outcome = ["reference"], _verified(process, info.key, timeout)
-        if sanitizer is not None and info.is_cuda:
-            for tool in CHECKERS:
-                if outcome == RIGHT:
-                    checks.append(tool)
-                    outcome = sanitized(sanitizer, info, tool)
-        pack = slices.of(info.family, info.key)
-        device = torch.device("cuda", index) if info.is_cuda else torch.device("cpu")
-        yield Row(
-            kernel_config=info.key,
-            arch=code[0],
-            toolchain=f"nvcc {pack.settings['nvcc']}" if info.is_cuda else pack.settings["c++"],
-            code=code[1],
-            device=devices.name(device),
-            checks=" ".join(checks),
-            outcome=one_line(outcome),
+    code = found_before.code_of(info, index)
+    if code is None:
+        raise click.ClickException(
+            f"{info.key}: its device code is compressed, so that it cannot be "
+            "compared: build it without --compress-mode (CUDAFLAGS)"
         )
+    checks, outcome = ["reference"], _verified(process, info.key, timeout)
+    if sanitizer is not None and info.is_cuda:
+        for tool in CHECKERS:
+            if outcome == RIGHT:
+                checks.append(tool)
+                outcome = sanitized(sanitizer, info, tool)
+    pack = slices.of(info.family, info.key)
+    device = torch.device("cuda", index) if info.is_cuda else torch.device("cpu")
+    return Row(
+        kernel_config=info.key,
+        arch=code[0],
+        toolchain=f"nvcc {pack.settings['nvcc']}" if info.is_cuda else pack.settings["c++"],
+        code=code[1],
+        device=devices.name(device),
+        checks=" ".join(checks),
+        outcome=one_line(outcome),
+    )
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of a kernel's verification on a node."""
+
+    key: str
+    timeout: float
+    seed: int
+    sanitize: bool
+
+
+_process: Process | None = None  # of a node's process
+
+
+def _rows(
+    kernels: Sequence[KernelInfo], timeout: float, seed: int, sanitize: bool
+) -> Iterator[Row]:
+    """Yields the rows of kernels that run here."""
+    sanitizer = find_sanitizer() if sanitize else None
+    folders = {str(source.folder) for source in ondemand.sources.values()}
+    process = Process(serve, sorted(folders), seed)
+    try:
+        for info in kernels:
+            yield _row(info, process, timeout, sanitizer)
+    finally:
+        process.stop()
+
+
+def _runnable(name: str | None, kernel: str | None, where: str | None) -> list[KernelInfo]:
+    """Returns the kernels of a command line that run here."""
+    selected = [
+        one for family in _families(name) for one in selected_of(family, kernel, where).values()
+    ]
+    kernels = [info for selection in selected for info in selection.kernels if info.available]
+    if not kernels:
+        reasons = [
+            info.reason for selection in selected for info in selection.kernels if info.reason
+        ]
+        raise click.ClickException(f"nothing can run here: {reasons[0]}")
+    return kernels
+
+
+def on_node(work: Work, orders: Sequence[Order]) -> list[tuple[float, Row | str]]:
+    """Returns the seconds and the rows of kernels, built if the node's packs and cache lack them;
+    for a kernel that does not run on the node, or is not built there, why not."""
+    global _process
+    folders = know(work)
+    results: list[tuple[float, Row | str]] = []
+    for order in orders:
+        begin = time.monotonic()
+        if _process is None:
+            _process = Process(serve, folders, order.seed)
+        try:
+            info = runtime.kernel(order.key, build=True).info
+            sanitizer = find_sanitizer() if order.sanitize else None
+            row: Row | str = info.reason or _row(info, _process, order.timeout, sanitizer)
+        except (click.ClickException, ValueError, KeyError, *_REFUSALS) as error:
+            row = f"{order.key}: {error} (on {platform.node()})"
+        results.append((time.monotonic() - begin, row))
+    return results
+
+
+def _keys(name: str | None, kernel: str | None, where: str | None) -> list[str]:
+    """Returns the keys that nodes verify: a kernel's, those of the default sets of specs, or those
+    of the built kernels, which need not run here."""
+    if kernel is not None:
+        know_key(kernel)
+        return [kernel]
+    names = [n for family in _families(name) for n in (all_named(family) if family else [])]
+    keys: list[str] = []
+    for family in names or packs.families():
+        if manifest.family(family).reference is not None:
+            own = family in ondemand.sources
+            keys += (
+                keys_of_set(family, "default", where)
+                if own
+                else [info.key for info in runtime.kernels(family, where=where) if info.built]
+            )
+    if not keys:
+        raise ValueError("no kernel is selected of a family that names a reference")
+    return keys
+
+
+def _rows_of_nodes(
+    address: str, keys: Sequence[str], timeout: float, seed: int, sanitize: bool
+) -> Iterator[Row]:
+    """Yields the rows of kernels that nodes verify. Raises ClusterError if some have none."""
+    check_ray(address)
+    from .cluster.nodes import Cluster
+    from .cluster.progress import Told
+    from .cluster.queue import Queue, Seconds
+    from .cluster.work import of_families
+
+    families = list(dict.fromkeys(key.partition(".")[0] for key in keys))
+    cluster = Cluster(address, of_families(families, keys))
+    nodes = cluster.look()
+    of_cpu = [key for key in keys if key.split(".")[1] == "cpu"]
+    of_cuda = [key for key in keys if key not in set(of_cpu)]
+    if of_cuda and not any(node.gpus for node in nodes.values()):
+        text = f"{counted(len(of_cuda), 'kernel')} left out: no node has a GPU"
+        if not of_cpu:
+            raise ClusterError(f"--ray {address}: {text}")
+        click.echo(text, err=True)
+        of_cuda = []
+    seconds = Seconds(on_demand.cache().writable(), "verifications")
+    total, without = len(of_cpu) + len(of_cuda), 0
+    with Told("verified", "kernels", total, cluster) as told:
+        for gpus, chosen in enumerate((of_cpu, of_cuda)):
+            queue = Queue(chosen, seconds)
+            order = functools.partial(Order, timeout=timeout, seed=seed, sanitize=sanitize)
+            jobs = cluster.run(queue, f"{__package__}.verify:on_node", order, gpus=gpus)
+            with contextlib.closing(jobs) as results:
+                for key, result in results:
+                    if isinstance(result, LostError):
+                        told.lost(result)
+                    elif isinstance(result, Row):
+                        told.done()
+                        yield result
+                    else:
+                        without += 1
+                        told.failed(str(result) if key in str(result) else f"{key}: {result}")
+            seconds.note(queue.measured)
+    if without:
+        raise ClusterError(f"{counted(without, 'kernel')} of {total} got no row")
 
 
 def _families(name: str | None) -> list[str | None]:
@@ -142,6 +278,10 @@ def _families(name: str | None) -> list[str | None]:
     help="Time for a kernel.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the inputs.")
+@click.option(
+    "--ray", "address", metavar="ADDRESS",
+    help="Verify on the nodes of a Ray cluster: HOST:PORT, or auto.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Write nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def main(
@@ -151,6 +291,7 @@ def main(
     sanitize: bool,
     timeout: float,
     seed: int,
+    address: str | None,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -163,31 +304,26 @@ def main(
     Examples:
       kernelmint verify
       kernelmint verify my_kernels --timeout 10m --dry-run
+      kernelmint verify my_kernels --ray head:6379
     """
-    sanitizer = find_sanitizer() if sanitize else None
+    kernels: list[KernelInfo] = []
+    rows: list[Row] = []
+    lacking = ""
     try:
-        selected = [
-            one for family in _families(name) for one in selected_of(family, kernel, where).values()
-        ]
-        kernels = [info for selection in selected for info in selection.kernels if info.available]
-        folders = {str(source.folder) for source in ondemand.sources.values()}
-        process = Process(serve, sorted(folders), seed)
-        if not kernels:
-            reasons = [
-                info.reason for selection in selected for info in selection.kernels if info.reason
-            ]
-            raise click.ClickException(f"nothing can run here: {reasons[0]}")
-        rows = []
-        try:
-            for row in _rows(kernels, process, timeout, sanitizer):
-                rows.append(row)
-                click.echo(
-                    f"{row.kernel_config}  {row.arch} {row.code}  {row.outcome}", err=as_json
-                )
-                if not dry_run and not _is_nothing(row):
-                    _keep(row)
-        finally:
-            process.stop()
+        if address is not None:
+            results = _rows_of_nodes(address, _keys(name, kernel, where), timeout, seed, sanitize)
+        else:
+            kernels = _runnable(name, kernel, where)
+            results = _rows(kernels, timeout, seed, sanitize)
+        for row in results:
+            rows.append(row)
+            click.echo(f"{row.kernel_config}  {row.arch} {row.code}  {row.outcome}", err=as_json)
+            if not dry_run and not _is_nothing(row):
+                _keep(row)
+    except ClusterError as error:
+        if not rows:
+            raise click.ClickException(str(error)) from None
+        lacking = str(error)
     except (ValueError, KeyError, runtime.TargetUnavailable, runtime.BuildError) as error:
         raise click.UsageError(str(error)) from None
     except (NoProblemError, VerifiedError, ReportError) as error:
@@ -204,6 +340,8 @@ def main(
     for family, infos in itertools.groupby(kernels, lambda info: info.family):
         if note := unchecked([*infos]):
             click.echo(f"{family}: {note}", err=as_json)
+    if lacking:
+        raise click.ClickException(lacking)
     sys.exit(right + others < len(rows) or others == len(rows))
 
 

@@ -1,10 +1,8 @@
-"""The commands `kernelmint build` and `kernelmint cache`."""
+"""The command `kernelmint cache`."""
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -12,18 +10,15 @@ from typing import Any
 
 import click
 
-from codegen import completion, options
+from codegen import options
 from codegen.core import manifest, packs
-from codegen.core.home import cache_folder
 from codegen.core.words import counted
-from runtime import listing, loading
+from runtime import listing
 from runtime import slices as here
 from runtime.errors import (
     BuildError,
     InvalidArgument,
-    KernelNotFound,
     PackError,
-    TargetUnavailable,
 )
 from runtime.ondemand import kernels as on_demand
 from runtime.ondemand import slices
@@ -34,81 +29,7 @@ from runtime.packs import all_packs
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Builds kernels on demand, and shows them."""
-
-
-@main.command()
-@click.argument("specs", default="kernel_specs", shell_complete=completion.families)
-@options.where("kernels")
-@options.set_name("Of which set.", default="default", show_default=True)
-@click.option(
-    "--key", "keys", multiple=True, metavar="KEY", shell_complete=completion.keys,
-    help="These kernels, in a set or not; repeated.",
-)  # fmt: skip
-@click.option(
-    "--architecture", "architectures", multiple=True, type=options.Architectures(),
-    help="What CUDA kernels are compiled for, such as 90a; repeated. Default: the GPUs here.",
-)  # fmt: skip
-@click.option(
-    "--cache", "folder", type=click.Path(path_type=Path), metavar="DIR",
-    help="The cache, to be shipped or shared. Default: KERNELMINT_CACHE_DIR.",
-)  # fmt: skip
-@click.option(
-    "--profile", "traces", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
-    help="Compile all of them, and put the compilers' time traces into DIR, for `kernelmint "
-    "build-profile DIR`.",
-)  # fmt: skip
-def build(
-    specs: str,
-    where: str | None,
-    set_name: str,
-    keys: tuple[str, ...],
-    architectures: tuple[tuple[str, ...], ...],
-    folder: Path | None,
-    traces: Path | None,
-) -> None:
-    """Builds kernels of SPECS, a folder of specs or the name of a family, into the cache.
-
-    \b
-    Examples:
-      kernelmint build my_kernels/kernel_specs --where \"target == 'cpu'\"
-      kernelmint build flash_forward --key flash_forward.cpu.f32-d64-r64-c128
-      kernelmint build kernel_specs --architecture 90a --cache shipped
-      kernelmint build flash_decode --where "d_head == 128" --architecture 90 --profile traces
-    """
-    if folder is not None:
-        os.environ["KERNELMINT_CACHE_DIR"] = str(folder)
-    if specs == "kernel_specs" and not Path(specs).is_dir():
-        raise click.UsageError(
-            "no folder kernel_specs here: `kernelmint new FAMILY` starts one, or name another "
-            "folder of specs, or an installed family"
-        )
-    if traces is not None:
-        try:
-            traces.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise click.UsageError(f"--profile {traces}: {error.strerror}") from None
-    begin = time.monotonic()
-    try:
-        built = loading.build(
-            specs,
-            where,
-            set_name=set_name,
-            keys=keys or None,
-            architectures=[*itertools.chain(*architectures)] or None,
-            traces=traces,
-        )
-    except InvalidArgument as error:
-        raise click.UsageError(str(error)) from None
-    except (BuildError, KernelNotFound, PackError, TargetUnavailable) as error:
-        raise click.ClickException(str(error)) from None
-    width = max(len(info.key) for info in built)
-    for info in built:
-        used = "" if info.registers is None else f"  {info.registers:4} regs, {info.spills} spilled"
-        click.echo(f"{info.key:<{width}}{used}".rstrip())
-    seconds = time.monotonic() - begin
-    where_to = folder or cache_folder()
-    click.echo(f"{counted(len(built), 'kernel')} in {where_to}, {seconds:.1f} s", err=True)
+    """Shows kernels that were built on demand, and fetches slices."""
 
 
 @main.command()

@@ -210,7 +210,9 @@ def _architectures(key: str, target: Architecture, named: Sequence[str] | None) 
     return tuple(str(target.on(number)) for number in suiting)
 
 
-def _request(key: str, architectures: Sequence[str] | None) -> Request:
+def request(key: str, architectures: Sequence[str] | None) -> Request:
+    """Returns the request of a kernel for the architectures named, or for what is here. Raises
+    BuildError, KernelNotFound or TargetUnavailable."""
     family = key.partition(".")[0]
     source = ondemand.source_of(family)
     if source is None:
@@ -228,7 +230,7 @@ def _request(key: str, architectures: Sequence[str] | None) -> Request:
         ) from None
 
 
-def _open(request: Request, entry: Entry) -> Pack:
+def opened(request: Request, entry: Entry) -> Pack:
     """Returns the pack of an entry."""
     pack = _opened.get(entry.folder)
     if pack is None:
@@ -300,9 +302,9 @@ def allowed(family: str, targets: Sequence[str], parameters: Mapping[str, Any]) 
 
 def find(key: str) -> Pack | None:
     """Returns the pack of a kernel that was built before, for its sources as they are now."""
-    request, store = _request(key, None), cache()
-    entry = find_entry(store, request)
-    return None if entry is None else _open(request, entry)
+    request_, store = request(key, None), cache()
+    entry = find_entry(store, request_)
+    return None if entry is None else opened(request_, entry)
 
 
 def build(
@@ -317,9 +319,9 @@ def build(
     Errors of kernels that do not compile are put into `failed`, by key; without it, raises the
     first BuildError. Raises KernelNotFound or TargetUnavailable.
     """
-    requests = [_request(key, architectures) for key in dict.fromkeys(keys)]
+    requests = [request(key, architectures) for key in dict.fromkeys(keys)]
     entries = build_all(cache(), requests, failed, traces)
-    return {r.key: _open(r, entries[r.key]) for r in requests if r.key in entries}
+    return {r.key: opened(r, entries[r.key]) for r in requests if r.key in entries}
 
 
 def keys(families: Sequence[str], set_name: str, where: str | None) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 
 from runtime import BuildError
 from runtime.ondemand import kernels as on_demand
@@ -21,7 +21,7 @@ from .queue import Queue, Seconds
 
 def build(
     cluster: Cluster, requests: Sequence[Request], goes_on: Callable[[], bool] = lambda: True
-) -> Iterator[tuple[str, Entry | BuildError | LostError]]:
+) -> Generator[tuple[str, Entry | BuildError | LostError]]:
     """Yields kernels by key when they are built, those that this machine's cache has first; a
     LostError for each that is lost and is built again. Nothing is begun once `goes_on()` is false.
 

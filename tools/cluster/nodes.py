@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -208,7 +208,7 @@ class Cluster:
         arguments: Callable[[str], Any],
         goes_on: Callable[[], bool] = lambda: True,
         gpus: int = 0,
-    ) -> Iterator[tuple[str, Any]]:
+    ) -> Generator[tuple[str, Any]]:
         """Runs jobs on any nodes, each with a processor, and the memory that builds on one machine
         allow a compiler.
 

@@ -1,0 +1,73 @@
+"""What a command on a cluster says while its jobs run: lines on standard error."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+import click
+
+from codegen.core.words import counted
+
+from .errors import LostError
+from .nodes import Cluster, alive
+
+_EVERY = 5.0  # seconds between two lines
+
+
+class Told:
+    """The count of jobs that are done."""
+
+    def __init__(self, verb: str, what: str, total: int, cluster: Cluster) -> None:
+        """Says `verb`, such as "built", and so many of `what`."""
+        self._verb = verb
+        self._what = what
+        self._total = total
+        self._cluster = cluster
+        self._done = 0
+        self._failed = 0
+        self._begin = self._last = time.monotonic()
+        self._lost = ""
+
+    def __enter__(self) -> Told:
+        return self
+
+    def done(self) -> None:
+        """Counts a job that is done."""
+        self._done += 1
+        if time.monotonic() - self._last > _EVERY:
+            self._say()
+
+    def failed(self, text: str) -> None:
+        """Says why a job failed, and counts it."""
+        click.echo(text, err=True)
+        self._failed += 1
+
+    def lost(self, error: LostError) -> None:
+        """Says once that jobs of a node are lost."""
+        if error.reason != self._lost:
+            self._lost = error.reason
+            click.echo(f"{error}; others repeat what it did not finish", err=True)
+
+    def _say(self) -> None:
+        self._last = time.monotonic()
+        seconds = self._last - self._begin
+        ended = self._done + self._failed
+        nodes = sum(1 for node in alive().values() if node.cpus)
+        left = f", {seconds / ended * (self._total - ended):.0f} s left" if ended else ""
+        failed = f", {self._failed} failed" if self._failed else ""
+        click.echo(
+            f"{self._verb} {self._done} of {self._total} {self._what}{failed} on "
+            f"{counted(nodes, 'node')} in {seconds:.0f} s{left}",
+            err=True,
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._say()
+        if kind is KeyboardInterrupt:
+            click.echo("interrupted: the same command goes on from there", err=True)
