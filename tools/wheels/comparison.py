@@ -124,15 +124,24 @@ def compare(wheel: Wheel, other: Wheel) -> Comparison:
 
 def _device(wheel: Wheel, other: Wheel, work: Path) -> tuple[int, list[Kernel]]:
     """Returns the number of kernels in either wheel, and the differing ones."""
-    joined = pairs(reader.read(wheel.path), reader.read(other.path))
-    codes = [_codes(w, work) for w in (wheel, other)]
     kernels = []
+    changed = set()  # keys, by architecture
+    unchanged: dict[tuple[str, str], tuple[str, int]] = {}
+    joined = pairs(reader.read(wheel.path), reader.read(other.path))
     for old, new in joined:
         row = old or new
         assert row is not None
-        if difference := _difference(old, new) or _constants(row, codes):
-            function = f" ({row.kernel})" if row.key and row.kernel != row.key else ""
-            kernels.append(Kernel(f"{row.kernel_config}{function}", row.arch or "", difference))
+        name, arch = row.kernel_config, row.arch or ""
+        if difference := _difference(old, new):
+            changed.add((name, arch))
+            function = f" ({row.kernel})" if row.key else ""
+            kernels.append(Kernel(f"{name}{function}", arch, difference))
+        elif row.key and (named := architectures.of_code(arch)):
+            unchanged[name, arch] = row.key, named.capability
+    before, after = (_codes(w, work) for w in (wheel, other))
+    for (name, arch), of in unchanged.items():
+        if (name, arch) not in changed and before.get(of) != after.get(of):
+            kernels.append(Kernel(name, arch, "other constants or device functions"))
     return len(joined), kernels
 
 
@@ -171,15 +180,6 @@ def _named(wheel: Wheel, library: str) -> Iterator[None]:
         yield
     except (ValueError, IndexError, struct.error) as error:  # ElfError is a ValueError
         raise ReportError(f"{wheel.path}: {library}: {error}") from None
-
-
-def _constants(row: Row, codes: list[dict[tuple[str, int], str]]) -> str | None:
-    """Returns how a kernel with the same instructions differs; None if it does not."""
-    named = architectures.of_code(row.arch or "")
-    if row.key is None or named is None:
-        return None
-    old, new = (of_wheel.get((row.key, named.capability)) for of_wheel in codes)
-    return None if old == new else "other constants or device functions"
 
 
 def _host(wheel: Wheel, other: Wheel, libraries: list[str]) -> Iterator[Library]:
