@@ -3,9 +3,10 @@ made.
 
     reproducible.py --root FOLDER ... -- nvcc ... -c SOURCE -o OBJECT
 
-nvcc writes the source's path into the object, and makes the names of internal symbols from that
-path and its process. So nvcc compiles a file that includes the source, at a path that is the same
-below every build folder, and makes names from that path. Standard library only.
+nvcc writes the source's path into the object, and makes the names of internal symbols and of
+temporary files, which symbol tables have, from that path and its process. So nvcc compiles a file
+that includes the source, at a path that is the same below every build folder, and makes names from
+that path and the object's. Standard library only.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def command_for(command: list[str], roots: list[Path]) -> list[str]:
     name = name_of(source, roots)
     wrapper = Path("reproducible", name)  # below the build folder, where ninja runs
     write(wrapper, f'#include "{source}"\n')
-    named = ("-frandom-seed", str(name), "-Xcudafe", f"--orig_src_path_name={name}")
+    named = ("-frandom-seed", str(name), "-Xcudafe", f"--orig_src_path_name={name}", "-objtemp")
     return [*command[:at], str(wrapper), *command[at + 1 :], *named]
 
 

@@ -89,7 +89,7 @@ def of_wheel(
         **({EPOCH: epoch} if epoch else {}),
         **({FOLDER: folder} if revision and (folder := _git("rev-parse", "--show-prefix")) else {}),
         **{
-            f"{SETTING}{name}": value
+            f"{SETTING}{name}": str(value)
             for name, value in sorted(settings.items())
             # A path is another on each machine.
             if name not in _IN_PACKS and not os.path.isabs(str(value))

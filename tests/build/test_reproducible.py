@@ -59,6 +59,7 @@ def wheel(folder: Path, home: Path, *before: str, **process: Any) -> bytes:
     settings = {
         "cmake.define.CMAKE_CUDA_ARCHITECTURES": "80",
         "cmake.define.KERNELMINT_ISAS": "native",
+        "install.strip": "false",  # names in symbol tables are the same
     }
     environment = {
         **os.environ,
