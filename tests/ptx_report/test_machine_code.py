@@ -139,6 +139,7 @@ def test_a_kernel_starts_with_nothing_and_a_device_function_with_its_arguments()
     "part",
     [
         "PRMT R4, RZ, 0x7610, R4",  # sets one half
+        "UPRMT UR4, UR8, 0x7610, UR4",
         "LOP3.LUT R4, R4, 0xfffffff7, RZ, 0xc0, !PT",  # sets one bit
         "BMOV.32.CLEAR RZ, B0",
         "HGMMA.64x8x16.F32 R24, gdesc[UR8], R24, UP0, gsb0",  # its sums begin at 0

@@ -137,7 +137,7 @@ def _kept(name: str, parts: list[str], writes: int) -> int:
     """Returns the registers that an instruction names as sources, and whose former value may be
     anything: it replaces bits of them, does not read them, or sums to them only if a predicate
     holds."""
-    if name == "PRMT" and parts[2] in _HALVES:
+    if name in ("PRMT", "UPRMT") and parts[2] in _HALVES:
         return writes
     if name == "LOP3" and parts[-4].startswith("0x") and int(parts[-4], 16).bit_count() in (1, 31):
         return writes
