@@ -27,7 +27,7 @@ function(kernelmint_native_isa known result)
   # Not cached: the next configuration may run on another machine.
   try_run(ran compiled SOURCES "${KERNELMINT_CMAKE}/native_isas.cpp" NO_CACHE
           CMAKE_FLAGS "-DINCLUDE_DIRECTORIES=${KERNELMINT_RUNTIME}/include"
-          CXX_STANDARD ${KERNELMINT_STANDARD} CXX_STANDARD_REQUIRED ON
+          CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON  # from 20 on CMake looks for modules
           COMPILE_OUTPUT_VARIABLE log RUN_OUTPUT_VARIABLE isas)
   if(NOT compiled OR NOT ran EQUAL 0)
     message(FATAL_ERROR "Kernelmint: KERNELMINT_ISAS=native: this processor's instruction sets "

@@ -42,6 +42,7 @@ endmacro()
 function(kernelmint_set_language target)
   set_target_properties(${target} PROPERTIES
     CXX_STANDARD ${KERNELMINT_STANDARD} CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
+    CXX_SCAN_FOR_MODULES OFF  # the scanner of Clang is a package of its own
     CUDA_STANDARD ${KERNELMINT_STANDARD} CUDA_STANDARD_REQUIRED ON EXPORT_COMPILE_COMMANDS ON)
   foreach(flag IN LISTS KERNELMINT_FLAGS_host)
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:${flag}>)
