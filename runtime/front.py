@@ -76,9 +76,8 @@ packs.when_changed(_families.clear)
 @traced_as_constant
 def _facts(family: str) -> _Facts:
     """Returns what fronts know of a family, kept until packs change."""
-    if family not in _families:
-        _families[family] = _read(family)
-    return _families[family]
+    facts = _families.get(family)  # one look: another thread may forget them
+    return facts if facts is not None else _families.setdefault(family, _read(family))
 
 
 def _read(name: str) -> _Facts:
@@ -656,11 +655,12 @@ def values_of(family: str, parameter: str, on_cuda: bool) -> tuple[Any, ...]:
     They are kept, since each call may ask.
     """
     question = family, parameter, on_cuda
-    if question not in _values:
+    kept = _values.get(question)  # one look: another thread may forget them
+    if kept is None:
         targets = (t for t in listing.known_family(family).targets if t.is_cuda == on_cuda)
         values = {kernel.parameters[parameter] for t in targets for kernel in t.kernels}
-        _values[question] = tuple(sorted(values))
-    return _values[question]
+        kept = _values[question] = tuple(sorted(values))
+    return kept
 
 
 def _is_opaque(tensor: torch.Tensor | None) -> bool:

@@ -17,9 +17,13 @@ bool DirectCall::is_plain() {
   const TorchDispatch& dispatch = TorchDispatch::get();
   const auto keys = dispatch.keys();
   if (!keys.has_value() || dispatch.is_observed()) return false;
-  if (std::ranges::find(plain_keys_, *keys) != plain_keys_.end()) [[likely]]
-    return true;
+  {
+    const nb::ft_lock_guard lock(mutex_);
+    if (std::ranges::find(plain_keys_, *keys) != plain_keys_.end()) [[likely]]
+      return true;
+  }
   if (!nb::cast<bool>(is_plain_())) return false;
+  const nb::ft_lock_guard lock(mutex_);
   if (plain_keys_.size() < kMostKeys) plain_keys_.push_back(*keys);
   return true;
 }

@@ -41,7 +41,8 @@ class DirectCall {
   nb::object call_;
   OperatorCall* native_;
   nb::object is_plain_, through_;
-  std::vector<TorchDispatch::Keys> plain_keys_;
+  nb::ft_mutex mutex_;
+  std::vector<TorchDispatch::Keys> plain_keys_;  // guarded by the mutex
 };
 
 }  // namespace kernelmint

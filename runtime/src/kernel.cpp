@@ -1,7 +1,9 @@
 #include "kernel.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
+#include <memory>
 #include <numeric>
 
 #include "gil.h"
@@ -44,8 +46,9 @@ class Profiled {
 };
 
 // The slots of generated kernels' objects, set when the first object is served.
-const Attribute* native_slot = nullptr;
-Vectorcall python_call = nullptr;  // the call of a Python function, unless it is set to another
+std::atomic<const Attribute*> native_slot = nullptr;
+// The call of a Python function, unless it is set to another.
+std::atomic<Vectorcall> python_call = nullptr;
 
 }  // namespace
 
@@ -166,9 +169,7 @@ void Kernel::choose_outputs(Call& call, PyObject* const* requested, PyObject* ou
   }
   for (int n = 0, next = 0; n < num_outputs_; ++n)
     if (const int i = outputs_[n]; call.present[i])
-      call.owned.set(i, nb::borrow(is_tuple  ? PyTuple_GetItem(out, next++)
-                                   : is_list ? PyList_GetItem(out, next++)
-                                             : out));
+      call.owned.set(i, is_tuple || is_list ? item_of(out, next++) : nb::borrow(out));
 }
 
 void Kernel::allocate(Call& call, int index, const std::int64_t* shape) {
@@ -386,7 +387,11 @@ void Kernel::serve(nb::object kernel) {
   const Signature& signature = Signature::of(method);
   if (signature.size() != num_inputs_ + family_.num_scalars + num_requested_ + (num_outputs_ > 0))
     throw nb::type_error("__call__ must take the family's arguments");
-  if (native_slot == nullptr) native_slot = new Attribute(kernel, "_native");
+  if (native_slot == nullptr) {
+    const Attribute* none = nullptr;
+    auto slot = std::make_unique<Attribute>(kernel, "_native");
+    if (native_slot.compare_exchange_strong(none, slot.get())) slot.release();
+  }
   const Vectorcall before = set_vectorcall(method, &take_call);
   if (before == nullptr) return;
   if (before != &take_call) python_call = before;
@@ -396,10 +401,10 @@ void Kernel::serve(nb::object kernel) {
 
 PyObject* Kernel::take_call(PyObject* method, PyObject* const* arguments, std::size_t flags,
                             PyObject* names) try {
-  const auto otherwise = [&] { return python_call(method, arguments, flags, names); };
+  const auto otherwise = [&] { return python_call.load()(method, arguments, flags, names); };
   const Py_ssize_t count = PyVectorcall_NARGS(flags);
   if (count == 0) return otherwise();
-  const nb::object native = native_slot->find(arguments[0]);
+  const nb::object native = native_slot.load()->find(arguments[0]);
   static const nb::handle type = nb::type<Kernel>();
   if (!native.is_valid() || !native.type().is(type)) return otherwise();
   Kernel& self = *nb::inst_ptr<Kernel>(native);
@@ -413,7 +418,7 @@ PyObject* Kernel::take_call(PyObject* method, PyObject* const* arguments, std::s
   Call call;
   return self.perform(call, values).release().ptr();
 } catch (const ThroughOperator&) {
-  return python_call(method, arguments, flags, names);
+  return python_call.load()(method, arguments, flags, names);
 } catch (...) {
   return raise_current();
 }

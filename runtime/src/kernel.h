@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -164,7 +165,7 @@ class Kernel {
   int alignments_[kMaxTensors];           // bytes
   std::string given_names_[kMaxTensors];  // "out (o)": the caller's output
   TensorArgument given_outputs_[kMaxTensors];
-  std::uint64_t ready_devices_ = 0;  // CUDA devices that can run the target
+  std::atomic<std::uint64_t> ready_devices_ = 0;  // CUDA devices that can run the target
 };
 
 }  // namespace kernelmint

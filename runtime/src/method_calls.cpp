@@ -29,11 +29,17 @@ Signature::Signature(nb::handle method) {
 
 const Signature& Signature::of(nb::handle method) {
   static auto& kept = *new std::unordered_map<PyObject*, Signature>;  // for the whole process
-  const nb::object code = method.attr("__code__");
-  const auto found = kept.find(code.ptr());
-  if (found != kept.end()) return found->second;
+  static auto& mutex = *new nb::ft_mutex;
+  nb::object code = method.attr("__code__");
+  {
+    const nb::ft_lock_guard lock(mutex);
+    if (const auto found = kept.find(code.ptr()); found != kept.end()) return found->second;
+  }
   Signature made(method);
-  return kept.emplace(nb::object(code).release().ptr(), std::move(made)).first->second;
+  const nb::ft_lock_guard lock(mutex);
+  const auto [place, is_new] = kept.emplace(code.ptr(), std::move(made));
+  if (is_new) code.release();
+  return place->second;
 }
 
 bool Signature::bind(PyObject* const* given, Py_ssize_t count, PyObject* names,

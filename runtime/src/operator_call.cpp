@@ -25,8 +25,7 @@ bool any_of(nb::handle list, Condition holds) {
   const bool is_tuple = PyTuple_CheckExact(list.ptr());
   const Py_ssize_t size = is_tuple ? PyTuple_Size(list.ptr()) : PyList_Size(list.ptr());
   for (Py_ssize_t i = 0; i < size; ++i)
-    if (holds(is_tuple ? PyTuple_GetItem(list.ptr(), i) : PyList_GetItem(list.ptr(), i)))
-      return true;
+    if (holds(item_of(list.ptr(), i).ptr())) return true;
   return false;
 }
 
@@ -43,6 +42,8 @@ nb::tuple values_of(const nb::tuple& names, Value value) {
 
 void OperatorCall::describe() {
   const nb::object found = described_();
+  const nb::ft_lock_guard lock(mutex_);
+  if (is_described_) return;
   family_ = to_text(found[0]);
   num_inputs_ = nb::cast<std::size_t>(found[1]);
   scalars_ = nb::cast<nb::tuple>(found[2]);
@@ -56,9 +57,13 @@ bool OperatorCall::is_device_next(nb::handle keys) {
   static PyObject* const name = PyUnicode_InternFromString("raw_repr");
   const auto number =
       nb::cast<std::uint64_t>(checked(PyObject_VectorcallMethod(name, &self, 1, nullptr)));
-  if (std::ranges::find(plain_keys_, number) != plain_keys_.end()) [[likely]]
-    return true;
+  {
+    const nb::ft_lock_guard lock(mutex_);
+    if (std::ranges::find(plain_keys_, number) != plain_keys_.end()) [[likely]]
+      return true;
+  }
   if (!nb::cast<bool>(is_device_next_(number))) return false;
+  const nb::ft_lock_guard lock(mutex_);
   if (plain_keys_.size() < kMostKeys) plain_keys_.push_back(number);
   return true;
 }

@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -48,7 +49,8 @@ class OperatorCall {
   bool may_ask_gradient(nb::handle inputs, nb::handle options) const;
 
   nb::object described_, known_, is_device_next_, otherwise_;
-  bool is_described_ = false;
+  nb::ft_mutex mutex_;  // guards the description while it is made, and plain_keys_
+  std::atomic<bool> is_described_ = false;
   std::string family_;
   std::size_t num_inputs_ = 0;
   nb::tuple scalars_, flags_, outputs_;

@@ -12,6 +12,16 @@ nb::object checked(PyObject* result);
 
 nb::object call_with(const nb::object& callee, PyObject* argument);
 
+// An item of a tuple or a list. Throws IndexError if another thread has shortened the list.
+inline nb::object item_of(PyObject* items, Py_ssize_t i) {
+  if (PyTuple_Check(items)) return nb::borrow(PyTuple_GetItem(items, i));
+#if defined(NB_FREE_THREADED)
+  return checked(PyList_GetItemRef(items, i));
+#else
+  return nb::borrow(PyList_GetItem(items, i));
+#endif
+}
+
 // A Python function without arguments, or a method with only self. Calls go straight to the C
 // function if there is one, since looking the function up takes longer than running it.
 class Function {

@@ -42,9 +42,9 @@ std::size_t Selector::Hash::operator()(const Key& key) const {
   return hash;
 }
 
-void Selector::watch() {
+const Selector::Watched& Selector::watch() {
   const nb::object found = watched_();
-  inputs_.clear();
+  auto watched = std::make_unique<Watched>();
   int size = 2;
   for (nb::handle item : nb::borrow<nb::sequence>(found[0])) {
     Input input{.tensor = nb::cast<int>(item[0]),
@@ -59,32 +59,38 @@ void Selector::watch() {
                 .expanded = numbers(item[8])};
     size += 1 + static_cast<int>(input.dims.size() + input.strides.size() +
                                  input.alignments.size() + input.expanded.size());
-    inputs_.push_back(std::move(input));
+    watched->inputs.push_back(std::move(input));
   }
-  scalars_ = numbers(found[1]);
-  requested_ = numbers(found[2]);
-  if (size + static_cast<int>(2 * scalars_.size() + requested_.size()) > Key::kMost / 2)
+  watched->scalars = numbers(found[1]);
+  watched->requested = numbers(found[2]);
+  if (size + static_cast<int>(2 * watched->scalars.size() + watched->requested.size()) >
+      Key::kMost / 2)
     throw nb::value_error("a choice depends on more values than a selector compares");
   for (const auto& [tensor, order] : nb::borrow<nb::dict>(found[3])) {
-    DimensionOrder& known = orders_[nb::cast<int>(tensor)];
+    DimensionOrder& known = watched->orders[nb::cast<int>(tensor)];
     const std::vector<int> dims = numbers(order[0]);
     known.rank = static_cast<int>(dims.size());
     known.kernel_rank = nb::cast<int>(order[1]);
     std::copy(dims.begin(), dims.end(), known.dims);
   }
-  is_watching_ = true;
+  const nb::ft_lock_guard lock(mutex_);
+  watching_ = watched.get();
+  all_watched_.push_back(std::move(watched));
+  return *all_watched_.back();
 }
 
 void Selector::forget() {
-  is_watching_ = false;
-  kept_.clear();
+  decltype(kept_) dropped;  // kernels are dropped without the lock
+  const nb::ft_lock_guard lock(mutex_);
+  watching_ = nullptr;
+  dropped.swap(kept_);
 }
 
 // Returns whether the inputs are plain tensors; `key` gets the properties that count.
-bool Selector::read(Kernel::Call& call, Key& key, nb::handle inputs) const {
+bool Selector::read(const Watched& watched, Kernel::Call& call, Key& key, nb::handle inputs) {
   bool has_device = false;
-  for (std::size_t n = 0; n < inputs_.size(); ++n) {
-    const Input& input = inputs_[n];
+  for (std::size_t n = 0; n < watched.inputs.size(); ++n) {
+    const Input& input = watched.inputs[n];
     PyObject* const object = NB_TUPLE_GET_ITEM(inputs.ptr(), n);
     if (object == Py_None) {
       if (!input.is_optional) return false;
@@ -127,11 +133,11 @@ bool Selector::read_list(Kernel::Call& call, const Input& input, Key& key, PyObj
   const Py_ssize_t size = is_tuple ? PyTuple_Size(list) : PyList_Size(list);
   for (std::size_t i = 0; i < input.dims.size(); ++i) key.add(size);
   if (size == 0) return has_device && !input.has_dtype;
-  PyObject* const first = is_tuple ? PyTuple_GetItem(list, 0) : PyList_GetItem(list, 0);
-  if (!call.torch.is_plain(first)) return false;
+  const nb::object first = item_of(list, 0);
+  if (!call.torch.is_plain(first.ptr())) return false;
   TensorInfo tensor;
   try {
-    call.torch.read(first, "", tensor);
+    call.torch.read(first.ptr(), "", tensor);
   } catch (const InvalidArgument&) {
     return false;
   }
@@ -166,6 +172,7 @@ bool Selector::add(Key& key, PyObject* value) {
     return put(Kind::dtype, dtype);
   if (!PyUnicode_CheckExact(value)) return false;
   // The first of equal texts is kept, and its address stands for the text.
+  const nb::ft_lock_guard lock(mutex_);
   PyObject* first = PyDict_GetItemWithError(texts_.ptr(), value);
   if (first == nullptr) {
     if (texts_.size() >= kMostKept) return false;
@@ -175,11 +182,13 @@ bool Selector::add(Key& key, PyObject* value) {
   return put(Kind::text, std::bit_cast<std::int64_t>(first));
 }
 
-Selector::Found Selector::keep(const Key& key, nb::object kernel) {
-  if (kept_.size() >= kMostKept) kept_.clear();
+Selector::Found Selector::keep(const Watched& watched, const Key& key, nb::object kernel) {
   const nb::object native = nb::getattr(kernel, "_native", nb::none());
   const Found found{std::move(kernel), native.is_none() ? nullptr : nb::cast<Kernel*>(native)};
-  if (is_watching_) kept_.insert_or_assign(key, found);  // else packs changed during the search
+  decltype(kept_) dropped;  // kernels are dropped without the lock
+  const nb::ft_lock_guard lock(mutex_);
+  if (kept_.size() >= kMostKept) dropped.swap(kept_);
+  if (watching_ == &watched) kept_.try_emplace(key, found);  // else packs changed in the meantime
   return found;
 }
 
@@ -189,21 +198,26 @@ nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple request
     return otherwise_(inputs, scalars, requested, out, flags, permuted);
   };
   if (Torch::get().is_intercepted()) return otherwise();
-  if (!is_watching_) watch();
+  const Watched* const known = watching_;
+  const Watched& watched = known != nullptr ? *known : watch();
   Kernel::Call call;
-  if (permuted) call.orders = orders_;
+  if (permuted) call.orders = watched.orders;
   Key key;
-  if (inputs.size() != inputs_.size() || !read(call, key, inputs)) return otherwise();
+  if (inputs.size() != watched.inputs.size() || !read(watched, call, key, inputs))
+    return otherwise();
   key.add(permuted);
-  for (const int i : scalars_)
+  for (const int i : watched.scalars)
     if (!add(key, NB_TUPLE_GET_ITEM(scalars.ptr(), i))) return otherwise();
-  for (const int i : requested_) key.add(NB_TUPLE_GET_ITEM(requested.ptr(), i) == Py_True);
+  for (const int i : watched.requested) key.add(NB_TUPLE_GET_ITEM(requested.ptr(), i) == Py_True);
   for (std::size_t i = 0; i < flags.size(); ++i)
     if (!add(key, NB_TUPLE_GET_ITEM(flags.ptr(), i))) return otherwise();
-  const auto at = kept_.find(key);
-  const Found found =  // a copy, since forget() may run meanwhile
-      at != kept_.end() ? at->second
-                        : keep(key, find_(inputs, scalars, requested, flags, permuted));
+  Found found;  // a copy, since forget() may run meanwhile
+  {
+    const nb::ft_lock_guard lock(mutex_);
+    if (const auto at = kept_.find(key); at != kept_.end()) found = at->second;
+  }
+  if (!found.object.is_valid())
+    found = keep(watched, key, find_(inputs, scalars, requested, flags, permuted));
   if (found.kernel == nullptr)
     return found.object(inputs, scalars, requested, out, flags, permuted);
   try {

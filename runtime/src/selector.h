@@ -4,7 +4,9 @@
 #include <nanobind/nanobind.h>
 
 #include <array>
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -62,21 +64,26 @@ class Selector {
   };
   struct Found {
     nb::object object;
-    Kernel* kernel;  // null: `object` is a function
+    Kernel* kernel = nullptr;  // null: `object` is a function
+  };
+  struct Watched {
+    std::vector<Input> inputs;
+    std::vector<int> scalars, requested;
+    DimensionOrder orders[kMaxTensors];
   };
 
-  void watch();
-  bool read(Kernel::Call& call, Key& key, nb::handle inputs) const;
+  const Watched& watch();
+  static bool read(const Watched& watched, Kernel::Call& call, Key& key, nb::handle inputs);
   static bool read_list(Kernel::Call& call, const Input& input, Key& key, PyObject* list,
                         bool& has_device);
   bool add(Key& key, PyObject* value);
-  Found keep(const Key& key, nb::object kernel);
+  Found keep(const Watched& watched, const Key& key, nb::object kernel);
 
   nb::object watched_, find_, otherwise_;
-  bool is_watching_ = false;
-  std::vector<Input> inputs_;
-  std::vector<int> scalars_, requested_;
-  DimensionOrder orders_[kMaxTensors];
+  std::atomic<const Watched*> watching_ = nullptr;  // null: forgotten
+  nb::ft_mutex mutex_;                              // guards what follows
+  std::vector<std::unique_ptr<const Watched>>
+      all_watched_;  // calls of other threads read older ones
   nb::dict texts_;
   std::unordered_map<Key, Found, Hash> kept_;
 };

@@ -345,6 +345,7 @@ nb::object Torch::device_object(dlpack::Device device) {
   if (device.type == dlpack::kCpu) return cpu_device_;
   constexpr int kCached = sizeof(cuda_devices_) / sizeof(cuda_devices_[0]);
   if (device.id >= kCached) return module_.attr("device")("cuda", device.id);
+  const nb::ft_lock_guard lock(mutex_);
   nb::object& cached = cuda_devices_[device.id];
   if (!cached.is_valid()) cached = module_.attr("device")("cuda", device.id);
   return cached;
@@ -352,11 +353,17 @@ nb::object Torch::device_object(dlpack::Device device) {
 
 DeviceFacts Torch::cuda_facts(int device) {
   constexpr int kCached = sizeof(cuda_facts_) / sizeof(cuda_facts_[0]);
-  if (device < kCached && cuda_facts_[device].sm_count != 0) [[likely]]
-    return cuda_facts_[device];
+  if (device < kCached) {
+    const nb::ft_lock_guard lock(mutex_);
+    if (cuda_facts_[device].sm_count != 0) [[likely]]
+      return cuda_facts_[device];
+  }
   const nb::object found = nb::module_::import_("runtime.devices").attr("facts")(device);
   const DeviceFacts facts = {nb::cast<std::int64_t>(found[0]), nb::cast<std::int64_t>(found[1])};
-  if (device < kCached) cuda_facts_[device] = facts;
+  if (device < kCached) {
+    const nb::ft_lock_guard lock(mutex_);
+    cuda_facts_[device] = facts;
+  }
   return facts;
 }
 

@@ -144,6 +144,7 @@ class Torch {
   nb::object profiler_, record_function_;  // profiler_: its namespace
   nb::object dtypes_[kNumDtypes];
   nb::object cpu_device_;
+  nb::ft_mutex mutex_;  // guards the two arrays
   nb::object cuda_devices_[64];
   DeviceFacts cuda_facts_[64] = {};
   nb::object empty_keywords_, strided_keywords_;

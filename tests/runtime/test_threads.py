@@ -1,6 +1,8 @@
 """parallel_for, several Python threads at once, and fork."""
 
+import runpy
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -127,3 +129,11 @@ assert torch.equal(runtime.attention(q, q, q), before)
 print("well")
 """
     assert run_python(script, tmp_path).stdout == "well\n"
+
+
+def test_threads_look_up_choose_call_and_forget_at_once(capsys):
+    """The script that `make matrix` also runs without the GIL."""
+    threads = torch.get_num_threads()
+    runpy.run_path(str(Path(__file__).parents[1] / "build/many_threads.py"))
+    torch.set_num_threads(threads)
+    assert len(capsys.readouterr().out.splitlines()) == 6
