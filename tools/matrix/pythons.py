@@ -1,5 +1,5 @@
-"""Pythons and PyTorchs: a wheel is built and installed, and must do what
-tests/build/other_pytorch.py asks."""
+"""Pythons and PyTorchs: a wheel is built and installed, and must do what two scripts of tests/build
+ask."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import sys
 from pathlib import Path
 
 from .results import Outcome
-from .work import ROOT, Work, interpreter
+from .work import ROOT, UNOPTIMIZED, Work, interpreter
 
 FOR_PYTORCH = "3.12"  # the Python of the rows of PyTorch
-_CHECK = ROOT / "tests/build/other_pytorch.py"
-_KERNELS = "target == 'cpu' and dtype == 'f32'"
-_VERSIONS = "import sys, torch; print(sys.version.split()[0], torch.__version__)"
+_CHECKS = [ROOT / "tests/build" / name for name in ("other_pytorch.py", "many_threads.py")]
+_BINARY = ("--quiet", "--no-cache-dir", "--only-binary", "torch,numpy,pydantic-core")
+_KERNELS = "target == 'cpu' and dtype == 'f32' and (B_c == 64 or d_head == 64)"
+_VERSIONS = """
+import sys, torch, runtime
+print(sys.version.split()[0], torch.__version__, getattr(sys, "_is_gil_enabled", lambda: True)())
+"""
 
 
 def check_python(version: str, work: Work) -> Outcome:
@@ -30,15 +34,15 @@ def check_torch(version: str, work: Work) -> Outcome:
 def _check(version: str, torch: str, work: Work) -> Outcome:
     python = work.environment(interpreter(version))
     wheel = built(_builder(version))
-    work.pip(python, "install", "--quiet", "--no-cache-dir", torch, "numpy")
-    work.pip(python, "install", "--quiet", wheel)
-    copy = shutil.copy(_CHECK, work.folder)  # elsewhere than a checkout, whose modules come first
-    printed = work.run(python, copy, cwd=work.folder)
-    python_version, torch_version = work.run(python, "-c", _VERSIONS).split()[-2:]
+    work.pip(python, "install", *_BINARY, torch, "numpy")
+    work.pip(python, "install", *_BINARY, wheel)
+    for check in _CHECKS:  # outside of a checkout, whose modules would come first
+        work.run(python, shutil.copy(check, work.folder), cwd=work.folder)
+    python_version, torch_version, gil = work.run(python, "-c", _VERSIONS).split()[-3:]
+    without = " without the GIL" if gil == "False" else ""
     return Outcome(
         "run",
-        f"Python {python_version}, PyTorch {torch_version}; {wheel.name}; "
-        f"{len(printed.splitlines())} checks of {_CHECK.relative_to(ROOT)}",
+        f"Python {python_version}{without}, PyTorch {torch_version}; {wheel.name}",
     )
 
 
@@ -51,7 +55,7 @@ def _builder(version: str) -> str:
 
 @functools.cache
 def built(version: str) -> Path:
-    """Builds a wheel of the CPU kernels of f32 by a Python of that version, once in this process.
+    """Builds a wheel of a few CPU kernels by a Python of that version, once in this process.
     The build's folder stays, so that another run compiles only what changed."""
     work = Work(f"wheel:{version}")
     generated, wheels = work.folder / "generated", work.folder / "wheels"
@@ -63,6 +67,7 @@ def built(version: str) -> Path:
         *("--build-constraint", ROOT / "constraints.txt"),
         *("-C", f"build-dir={work.folder / 'build'}", "-C", "cmake.define.KERNELMINT_CUDA=OFF"),
         *("-C", "cmake.define.KERNELMINT_ISAS=native"),
+        *UNOPTIMIZED,
         *("-C", f"cmake.define.KERNELMINT_GENERATED_DIR={generated}"),
     )
     work.clean()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from . import pythons
+from . import compilers, pythons
 from .results import Outcome
 from .work import Work
 
@@ -18,8 +18,12 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "python": Kind(("3.10", "3.11", "3.12", "3.13", "3.14"), pythons.check_python),
+    "python": Kind(
+        ("3.10", "3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t"), pythons.check_python
+    ),
     "torch": Kind([f"2.{minor}" for minor in range(4, 16)], pythons.check_torch),
+    "gcc": Kind(("11", "12", "13", "14"), compilers.check_gcc),
+    "clang": Kind(("14", "15", "16", "17", "18", "19"), compilers.check_clang),
 }
 NAMES = [f"{kind}:{version}" for kind, (versions, _) in KINDS.items() for version in versions]
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build/matrix"
+# For pip: the extension is compiled fast; kernels have flags of their own.
+UNOPTIMIZED = ("-C", "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0")
 _FOREIGN = {"CMAKE_ARGS", "PYTHONPATH"}  # variables that would change a build
 # The lines of compilers, pip and Python that say why.
 _REASON = re.compile(
@@ -81,7 +83,7 @@ class Work:
             return self.run(sys.executable, "-m", "pip", "--python", python, *arguments)
         except FailedError as error:
             if "No matching distribution found" in error.output or "(constraint)" in error.output:
-                asked = " ".join(str(argument) for argument in arguments if argument != "--quiet")
+                asked = " ".join(str(word) for word in arguments if str(word)[0] not in "-:")
                 raise AbsentError(f"`pip {asked}` finds no release for this Python") from None
             raise
 
