@@ -7,11 +7,28 @@ from functools import partial
 from ..tools.contenders import GRADIENTS as contenders
 from ..tools.problems import Gradients, equal_sequences
 
-__all__ = ["CASES", "contenders", "problems"]
+__all__ = ["CASES", "RACE_CASES", "contenders", "problems"]
 
-# A random log-sum-exp would make probabilities far above 1, and gradients beyond fp16's range.
-_CASE = {"B": 2, "Sq": 170, "H": 4, "Sk": 150, "Hk": 2}
-CASES = ({"sizes": _CASE, "values": {"lse": (((6.0,) * 170,) * 4,) * 2}},)
+
+def _case(heads: int, kv_heads: int, seq_len_q: int, seq_len_k: int) -> dict[str, object]:
+    """Returns a case. A random log-sum-exp would make probabilities far above 1, and gradients
+    beyond fp16's range."""
+    sizes = {"B": 2, "Sq": seq_len_q, "H": heads, "Sk": seq_len_k, "Hk": kv_heads}
+    return {"sizes": sizes, "values": {"lse": (((6.0,) * seq_len_q,) * heads,) * 2}}
+
+
+_LONG, _SHORT = _case(4, 2, 170, 150), _case(2, 2, 60, 60)
+CASES = (_LONG,)
+# racecheck takes the next round of a ring of buffers, which barriers order, for a race: the short
+# sequences have one round. initcheck does not see the bulk copies that store dQ, which only
+# deterministic kernels do if there is one block of queries. synccheck takes warpgroups that meet at
+# a barrier from two loops, one of them under the mask, for diverging threads.
+RACE_CASES = (
+    {**_LONG, "parameters": {"causal": False}, "without": ("racecheck", "initcheck")},
+    {**_LONG, "parameters": {"causal": True}, "without": ("racecheck", "initcheck", "synccheck")},
+    {**_SHORT, "parameters": {"deterministic": False}},
+    {**_SHORT, "parameters": {"deterministic": True}, "without": ("initcheck",)},
+)
 
 problems = partial(
     equal_sequences,
