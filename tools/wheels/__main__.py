@@ -154,7 +154,7 @@ def _lines(name: str, beside: str, of: Comparison) -> Iterator[str]:
     yield f"other files: {len(of.files)} differ"
     yield from _limited([f"{file}: {how}" for file, how in of.files.items()])
     if of.records:
-        yield f"records of the build that differ: {', '.join(map(_short, of.records))}"
+        yield f"records of the build that differ: {', '.join(of.records)}"
     if of.reasons:
         yield "why (in the wheel -> in the other):"
         yield from _limited(
@@ -174,10 +174,6 @@ def _limited(lines: list[str]) -> Iterator[str]:
     yield from (f"  {line}" for line in lines[:_MOST])
     if lines[_MOST:]:
         yield f"  and {len(lines) - _MOST:,} more (--json lists them)"
-
-
-def _short(file: str) -> str:
-    return Path(file).name
 
 
 def _code(decides: tuple[str, ...]) -> str:

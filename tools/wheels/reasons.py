@@ -80,6 +80,7 @@ def _choices(wheel: Wheel, folder: str) -> dict[str, str]:
         "architectures": " ".join(pack.architectures),
         "instruction sets": " ".join(pack.isas),
         "targets": " ".join(pack.targets),
+        "slices split off": " ".join(slice_.name for slice_ in pack.slices if slice_.distribution),
     }
     try:
         selection = json.loads(wheel.read(f"{folder}{MANIFEST}"))["selection"]
