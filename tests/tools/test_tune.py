@@ -28,6 +28,7 @@ from codegen.core.problems import SpecError
 from codegen.spec import model
 from codegen.spec.load import load
 from runtime import choice, devices, packs
+from tests import warm_python
 from tools import problem
 from tools.bench.clocks import Spread
 from tools.cluster.errors import LostError
@@ -176,20 +177,27 @@ class Place:
         keys = {entry["id"]: entry["key"] for entry in self.entries("checked")}
         return [{keys[i] for r in e["times"] for i in r} for e in self.entries("rounds")]
 
+    def arguments(self, target, options):
+        return [str(self.folder), "--target", target, "--seconds", "0", "--patience", "4", *options]
+
+    @property
+    def environment(self):
+        return {**os.environ, "KERNELMINT_CACHE_DIR": str(self.root / "cache")}
+
     def start(self, *options, target="cpu", **environment):
         return subprocess.Popen(
-            [sys.executable, "-m", "tools.tune", str(self.folder), "--target", target,
-             "--seconds", "0", "--patience", "4", *options],
-            cwd=ROOT,
-            env={**os.environ, "KERNELMINT_CACHE_DIR": str(self.root / "cache"), **environment},
+            [sys.executable, "-m", "tools.tune", *self.arguments(target, options)],
+            cwd=ROOT, env={**self.environment, **environment},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
 
-    def tune(self, *options, **target):
-        done = self.start(*options, **target)
-        output, _ = done.communicate(timeout=300)
-        assert done.returncode == 0, output
-        return output
+    def tune(self, *options, target="cpu"):
+        done = warm_python.run_module(
+            "tools.tune", *self.arguments(target, options),
+            folder=ROOT, environment=self.environment,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
 
 
 def make(root, files=FILES) -> Place:
