@@ -21,7 +21,8 @@ from codegen.ptxas.fingerprints import Manifest
 
 from .pack_project import ROOT, PackProject
 
-pytestmark = pytest.mark.build
+# Its project is built once, not by each of the test processes.
+pytestmark = [pytest.mark.build, pytest.mark.xdist_group("build settings")]
 
 CPU, CUDA = "-DKERNELMINT_CUDA=OFF", "-DCMAKE_CUDA_ARCHITECTURES=80;90"
 HEADER = """\

@@ -19,6 +19,7 @@ from .pack_project import ROOT, PackProject
 
 pytestmark = [
     pytest.mark.build,
+    pytest.mark.xdist_group("cutlass"),  # which is built once
     pytest.mark.skipif(
         importlib.util.find_spec("cutlass_library") is None,
         reason="needs CUTLASS's headers: pip install --no-deps nvidia-cutlass",

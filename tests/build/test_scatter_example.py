@@ -17,7 +17,7 @@ from tools import problem
 
 from .pack_project import ROOT, PackProject
 
-pytestmark = pytest.mark.build
+pytestmark = [pytest.mark.build, pytest.mark.xdist_group("scatter")]  # which is built once
 
 EXAMPLE = ROOT / "examples/torch_scatter"
 BESIDE_TORCH = """

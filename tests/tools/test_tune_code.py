@@ -20,9 +20,12 @@ FAMILY = "coded_rows"
 KEY = f"{FAMILY}.sm80.plain-w1"
 
 
-pytestmark = pytest.mark.skipif(
-    shutil.which(os.environ.get("CUDACXX", "nvcc")) is None, reason="needs nvcc"
-)
+pytestmark = [
+    pytest.mark.xdist_group("tune code"),  # whose kernels are compiled once
+    pytest.mark.skipif(
+        shutil.which(os.environ.get("CUDACXX", "nvcc")) is None, reason="needs nvcc"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

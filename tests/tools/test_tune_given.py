@@ -10,6 +10,8 @@ import runtime
 from tests.tools.test_tune import Place
 from tools.tune import rows
 
+pytestmark = pytest.mark.xdist_group("tune given")  # whose family is tuned once
+
 # One kernel is the fastest with lengths, and one without.
 FILES = {
     "family.yaml": """\
