@@ -75,7 +75,8 @@ test: export KERNELMINT_ISAS ?= all
 test: export KERNELMINT_WITHOUT_GPU ?= all
 test: build
 	$(BIN)/python -m compileall -q codegen kernel_specs kernelmint runtime tools
-	{ $(LINT) || lint=$$?; $(BIN)/ptx-report --installed --check --sass && exit $${lint:-0}; } \
+	{ $(LINT) || lint=$$?; $(BIN)/ptx-report --installed --check --sass \
+	    && $(BIN)/kernelmint sizes --check --top 5 && exit $${lint:-0}; } \
 	  > build/checks.log 2>&1 & checks=$$!; passed=true; \
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS) || passed=false; \
 	wait $$checks || passed=false; cat build/checks.log; $$passed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ from codegen.core.packs import SLICES, Pack, PackError, Slice
 from runtime import _native, devices, packs
 from runtime.errors import BuildError, InvalidArgument, unlisted
 
-VARIABLE = "KERNELMINT_SLICES"  # names a store, from which missing slices are then fetched
+VARIABLE = "KERNELMINT_SLICE_STORE"  # names a store, from which missing slices are then fetched
 
 
 @dataclass(frozen=True)
@@ -123,13 +122,11 @@ def chosen(pack: Pack, names: Sequence[str]) -> list[Slice]:
 
 def fetch(pack: Pack, family: str, target: str) -> None:
     """Fetches the slice that holds a target's kernels for the devices here, from the store that
-    KERNELMINT_SLICES names. Raises BuildError."""
+    KERNELMINT_SLICE_STORE names. Raises BuildError."""
     from runtime.ondemand import slices as store
 
     part = next(part for part in lacking(pack, family, target) if part.sha256)
-    place = os.environ[VARIABLE]
-    print(f"kernelmint: fetching slice {part.name} of {pack.name} from {place}", file=sys.stderr)
-    store.fetch(pack, part, place)
+    store.fetch(pack, part, os.environ[VARIABLE])
 
 
 def why_none(pack: Pack, family: str, target: str) -> str | None:

@@ -50,12 +50,14 @@ def fetch(pack: Pack, part: Slice, store: str) -> Pack:
         kept = kept.writable()
         with (
             reported(kept, what),
-            Progress(f"fetching {what} from {fetching.masked(store)}") as progress,
+            Progress(f"fetching {what}") as progress,
             kept.locked([request], what, progress.wait_for),
             kept.work() as (work, _),
         ):
             entry = kept.find(request, _ROOTS)
             if entry is None:
+                place = fetching.masked(store)
+                print(f"kernelmint: fetching {what} from {place}", file=sys.stderr)
                 folder = _unpacked(pack, part, received(part, store, work), work / "files")
                 name = kept.identify(request, Dependencies(), _ROOTS)
                 entry = kept.publish(request, Dependencies(), _ROOTS, name, folder)

@@ -147,7 +147,7 @@ def test_without_a_slice_the_error_says_what_is_missing_and_what_to_do(machine: 
         f"{machine.folder}/site/base/own/_pack/slices, in distributions with an entry point "
         f"kernelmint.slices, in the cache {machine.cache}. `pip install own-pack-sm90==1.0` "
         "installs it; `kernelmint fetch own --slice sm90 --from STORE` fetches it from a folder or "
-        "an address, and KERNELMINT_SLICES=STORE does so at the first call"
+        "an address, and KERNELMINT_SLICE_STORE=STORE does so at the first call"
     )
     on_cpu = "import runtime, torch\nprint(runtime.added(*torch.ones(2, 1, 3), alpha=2.0).sum())"
     assert machine.run(on_cpu).stdout == "tensor(9.)\n"
@@ -203,7 +203,7 @@ def test_a_slice_of_another_build_is_refused(machine: Machine) -> None:
 
 def test_a_slice_is_fetched_when_a_store_is_named(machine: Machine) -> None:
     code = ON_GPU.format(90) + SHOW
-    first = machine.run(code, KERNELMINT_SLICES=str(machine.store))
+    first = machine.run(code, KERNELMINT_SLICE_STORE=str(machine.store))
     assert first.returncode == 0, first.stderr
     assert f"fetching slice sm90 of own from {machine.store}" in first.stderr
     (kept,) = machine.kept
