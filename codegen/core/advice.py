@@ -30,7 +30,7 @@ class Row(NamedTuple):
     spill_bytes: int
     wrong: int  # by --sass or by verify
     verified: int  # whose machine code `kernelmint verify` found right
-    code: str  # the fingerprint of a kernel's source; empty for a set
+    code: str  # the fingerprint of a kernel's source, or of a set's
     note: str  # the fault, or the compiler's error
 
 

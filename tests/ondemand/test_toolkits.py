@@ -105,7 +105,8 @@ def test_rows_of_another_machine_are_merged(family, key, tmp_path):
     assert (whole.kernels, kernel.kernels) == (key.rpartition(".")[0], key)
     other = kernel._replace(nvcc="13.9.1", spilled=1)
     changed = other._replace(nvcc="13.9.2", code="0")  # of another source
-    (tmp_path / "other.csv").write_text(advice.text([other, changed]))
+    older = whole._replace(nvcc="13.9.3", code="0")
+    (tmp_path / "other.csv").write_text(advice.text([other, changed, older]))
     page.write_text("| kernels | architecture |\n")
     run("--merge", rows, "--merge", tmp_path / "other.csv", "--matrix", page)
     assert advice.read(table) == [whole, kernel, other]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +45,8 @@ def rows_of(results: Sequence[Compiled], set_name: str, whole: set[str]) -> list
             if target in whole:
                 numbers = map(sum, zip(*(row[4:-2] for row in kernels), strict=True))
                 nvcc = result.variant.toolkit.version
-                rows.append(Row._make([target, set_name, arch, nvcc, *numbers, "", ""]))
+                of_set = _of_set(code(row.kernels) for row in kernels)
+                rows.append(Row._make([target, set_name, arch, nvcc, *numbers, of_set, ""]))
     return rows
 
 
@@ -64,8 +66,8 @@ def record(rows: Sequence[Row]) -> Path:
     every = [
         row
         for row in (*others, *rows)
-        if row.set or code(row.kernels) in (row.code, "")
-    ]  # fmt: skip
+        if (_set_now(row, code) if row.set else code(row.kernels)) in (row.code, "")
+    ]
     troubled = {
         row.kernels
         for row in every
@@ -97,6 +99,28 @@ def _source_codes() -> Callable[[str], str | None]:
             return None
 
     return code
+
+
+def _of_set(codes: Iterable[str | None]) -> str:
+    """Returns the fingerprint of the sources of a set's kernels, of their own."""
+    return hashlib.sha256("\n".join(sorted(map(str, codes))).encode()).hexdigest()[:12]
+
+
+def _set_now(row: Row, code: Callable[[str], str | None]) -> str:
+    """Returns the fingerprint that a set has now; "" if its family is not loaded, or the row has
+    none."""
+    from runtime import ondemand
+    from runtime.errors import InvalidArgument
+    from runtime.ondemand import kernels as on_demand
+
+    family = row.kernels.partition(".")[0]
+    if not row.code or ondemand.source_of(family) is None:
+        return ""
+    try:
+        keys = on_demand.keys([family], row.set, None)
+    except InvalidArgument:  # the specs have no such set
+        keys = []
+    return _of_set(code(key) for key in keys if key.rpartition(".")[0] == row.kernels)
 
 
 def _of_kernel(key: str, result: Compiled, known: Iterable[verified.Row]) -> Iterable[Row]:
