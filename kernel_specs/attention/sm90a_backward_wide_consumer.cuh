@@ -32,7 +32,7 @@ class WideConsumer {
   static constexpr int kThreads = 128 * Config::n_warpgroups;
   static constexpr int kKeys = kKeysOfWarpgroup<Config>;      // keys of S and dP
   static constexpr int kScores = kKeys / 2;                   // registers of S, or of dP
-  static constexpr int kPanels = kPanelsOfWarpgroup<Config>;  // of 64 columns of dK, dV and dQ
+  static constexpr int kPanels = kPanelsOfWarpgroup<Config>;  // panels of dK, dV and dQ
   static constexpr int kColumns = Config::B_c / 2;            // registers of 64 columns of dK or dV
   using ScoreProduct = ptx::Wgmma<Element, kKeys>;
   using KeyProduct = ptx::Wgmma<Element, Config::B_c>;

@@ -23,7 +23,7 @@ struct Problem {
   int query_blocks, key_blocks;
   int group;          // query heads that share a key/value head
   int section_heads;  // key/value heads that are worked on together
-  int last_section;   // which has all heads that are left
+  int last_section;   // the section that has all heads that are left
   int offset;         // Sk - Sq: under the causal mask query i sees keys up to i + offset
   float scale_log2;   // the scale, for powers of two
 };

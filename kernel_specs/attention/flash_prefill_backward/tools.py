@@ -30,7 +30,7 @@ def _case(heads: int, kv_heads: int, ends: tuple[int, ...]) -> dict[str, object]
 
 
 CASES = (_case(4, 2, (70, 70, 150)),)
-# As flash_backward's: one round of each ring, and stores by bulk copies.
+# One round of each ring, and stores by bulk copies, as flash_backward's.
 RACE_CASES = (
     {**CASES[0], "without": ("racecheck", "initcheck")},
     {**_case(2, 2, (30, 30, 60)), "parameters": {"deterministic": False}},
