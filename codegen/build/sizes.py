@@ -37,7 +37,7 @@ if __name__ == "__main__":  # it is run by its path; modules of its folder are n
 from codegen.core.elf import ALLOC, MAGIC, NOBITS, Elf, ElfError
 from codegen.core.packs import PACK_JSON
 
-BASE = "base"  # what belongs to no slice
+BASE = "base"  # the name for parts of no slice
 DEVICE, HOST, DATA = "device code", "host code", "data"
 HEADERS = "(headers of device code)"  # beside kernels
 _EXECUTABLE = 4  # the flag of sections of machine code
