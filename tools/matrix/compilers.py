@@ -9,10 +9,14 @@ import shutil
 import sys
 from pathlib import Path
 
+from codegen.build import nvcc
+from codegen.core.words import counted
+
 from .results import Outcome
 from .work import ROOT, UNOPTIMIZED, AbsentError, Work
 
 _ARCHITECTURE = "90"
+_AARCH64 = "/usr/aarch64-linux-gnu"  # the system libraries of Debian's cross compiler
 
 
 def check_gcc(version: str, work: Work) -> Outcome:
@@ -36,22 +40,80 @@ def _check_host(name: str, c_name: str, work: Work) -> Outcome:
         f"CMAKE_CUDA_HOST_COMPILER={program}",
         f"CMAKE_CUDA_ARCHITECTURES={_ARCHITECTURE}",
     )
-    nvcc = re.search(r"Kernelmint: nvcc (\S+)", work.log.read_text())
-    assert nvcc, work.log
+    found = re.search(r"Kernelmint: nvcc (\S+)", work.log.read_text())
+    assert found, work.log
     right = _sanity_check(work, wheel)
-    return Outcome("run", f"{version}; {right}; host code of nvcc {nvcc[1]} compiled")
+    return Outcome("run", f"{version}; {right}; host code of nvcc {found[1]} compiled")
+
+
+def check_aarch64(compiler: str, work: Work) -> Outcome:
+    """Checks a pack that is compiled for aarch64: a kernel of the CPU is called under qemu, CUDA's
+    files are only compiled."""
+    program, qemu = shutil.which(f"aarch64-linux-gnu-{compiler}"), shutil.which("qemu-aarch64")
+    if program is None or qemu is None:
+        raise AbsentError(f"no aarch64-linux-gnu-{compiler} or no qemu-aarch64 on PATH")
+    project, build = _project(work), work.folder / "build"
+    cmake, ninja = (Path(sys.executable).with_name(name) for name in ("cmake", "ninja"))
+    shutil.rmtree(build, ignore_errors=True)
+    settings = {
+        "CMAKE_SYSTEM_NAME": "Linux",
+        "CMAKE_SYSTEM_PROCESSOR": "aarch64",
+        "CMAKE_CXX_COMPILER": program,
+        "CMAKE_MAKE_PROGRAM": ninja,
+        "Kernelmint_DIR": ROOT / "kernelmint/cmake",
+        "Python_EXECUTABLE": sys.executable,
+        "KERNELMINT_CUDA": "OFF",
+    }
+    work.run(
+        *(cmake, "-S", project, "-B", build, "-G", "Ninja"),
+        *(f"-D{name}={value}" for name, value in settings.items()),
+    )
+    work.run(cmake, "--build", build)
+    work.run(cmake, "--install", build, "--prefix", work.folder / "installed")
+    (library,) = (work.folder / "installed").rglob("*.so")
+    include, caller = ROOT / "runtime/include", work.folder / "call_pack"
+    source = ROOT / "tests/build/call_pack.cpp"
+    work.run(program, "-std=c++20", "-O1", f"-I{include}", source, "-ldl", "-o", caller)
+    key = work.run(qemu, "-L", _AARCH64, caller, library).split()[-1]
+    version = work.run(program, "--version").splitlines()[0]
+    return Outcome(
+        "run", f"{version}; {key} under qemu; {_cuda_for_aarch64(work, project, program)}"
+    )
+
+
+def _cuda_for_aarch64(work: Work, project: Path, program: str) -> str:
+    """Compiles the project's CUDA files for hosts of aarch64; returns what became of it. The
+    toolkit's headers are the same for all hosts."""
+    kit = nvcc.find()
+    found = re.search(r'INCLUDES="-I([^"]+)"', work.run(*kit.command, "--dryrun", "-c", "none.cu"))
+    assert found, work.log
+    include = Path(found[1]).resolve()
+    files = sorted((project / "generated").rglob("*.cu"))
+    for n, file in enumerate(files):
+        work.run(
+            *(*kit.command, "-ccbin", program, "-std=c++20", "--expt-relaxed-constexpr"),
+            *(f"-arch=sm_{_ARCHITECTURE}", f"-I{include}", "-isystem", include / "cccl"),
+            *(f"-I{ROOT / 'runtime/include'}", f"-I{project / 'kernel_specs'}"),
+            *(f"-I{project / 'generated'}", "-c", file, "-o", work.folder / f"{n}.o"),
+        )
+    return f"{counted(len(files), 'file')} of CUDA compiled by nvcc ({kit.origin})"
+
+
+def _project(work: Work) -> Path:
+    """Makes a new project and its generated tree; returns its folder."""
+    project = work.folder / "my_kernels"
+    shutil.rmtree(project, ignore_errors=True)
+    init = (sys.executable, "-m", "kernelmint", "init", project.name)
+    here = {"PYTHONPATH": str(ROOT)}
+    work.run(*init, cwd=work.folder, environment=here)
+    work.run(sys.executable, "-m", "codegen", "regenerate", cwd=project, environment=here)
+    return project
 
 
 def _wheel(work: Work, *settings: str) -> Path:
     """Builds a wheel whose pack has the kernels of a new project, by this environment's tools."""
-    project, wheels = work.folder / "my_kernels", work.folder / "wheels"
-    for folder in (project, wheels):
-        shutil.rmtree(folder, ignore_errors=True)
-    here = {"PYTHONPATH": str(ROOT)}
-    work.run(
-        sys.executable, "-m", "kernelmint", "init", project.name, cwd=work.folder, environment=here
-    )
-    work.run(sys.executable, "-m", "codegen", "regenerate", cwd=project, environment=here)
+    project, wheels = _project(work), work.folder / "wheels"
+    shutil.rmtree(wheels, ignore_errors=True)
     shutil.rmtree(work.folder / "build", ignore_errors=True)  # CMake keeps a folder's compiler
     work.run(
         *(sys.executable, "-m", "pip", "wheel", ROOT, "--verbose", "--no-deps"),

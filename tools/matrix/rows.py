@@ -24,6 +24,7 @@ KINDS = {
     "torch": Kind([f"2.{minor}" for minor in range(4, 16)], pythons.check_torch),
     "gcc": Kind(("11", "12", "13", "14"), compilers.check_gcc),
     "clang": Kind(("14", "15", "16", "17", "18", "19"), compilers.check_clang),
+    "aarch64": Kind(("g++",), compilers.check_aarch64),
 }
 NAMES = [f"{kind}:{version}" for kind, (versions, _) in KINDS.items() for version in versions]
 
