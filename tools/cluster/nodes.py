@@ -272,7 +272,7 @@ class Cluster:
         }
 
     def _end(self, references: Sequence[Any]) -> None:
-        """Interrupts jobs, so that they end their compilers, and kills those that go on."""
+        """Ends jobs by an interrupt, so that they end their compilers; kills those that go on."""
         for reference in references:
             ray.cancel(reference)
         _, busy = _wait(references, len(references), _END)

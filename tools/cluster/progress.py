@@ -1,4 +1,4 @@
-"""What a command on a cluster says while its jobs run: lines on standard error."""
+"""Lines on standard error while the jobs of a command run on a cluster."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ class Told:
         seconds = self._last - self._begin
         ended = self._done + self._failed
         nodes = sum(1 for node in alive().values() if node.cpus)
-        left = f", {seconds / ended * (self._total - ended):.0f} s left" if ended else ""
+        waiting = self._total - ended
+        left = f", {seconds / ended * waiting:.0f} s left" if ended and waiting else ""
         failed = f", {self._failed} failed" if self._failed else ""
         click.echo(
             f"{self._verb} {self._done} of {self._total} {self._what}{failed} on "
