@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .few_kernels import PYTHONS, run, settings
+from .few_kernels import PYTHONS, environment, run, settings
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +31,7 @@ def wheels(
         if minor == sys.version_info.minor:
             return made[0]
         folder = tmp_path_factory.mktemp("wheel")
-        run(PYTHONS[minor], "-m", "venv", folder / "environment")
-        pip = [folder / "environment/bin/python", "-m", "pip"]
-        run(*pip, "install", "--quiet", "pip>=23.1")  # its -C option
+        pip = environment(folder / "environment", PYTHONS[minor])
         run(*pip, "wheel", ".", "--no-deps", "--wheel-dir", folder / "dist", *settings(folder))
         (wheel,) = (folder / "dist").iterdir()
         return wheel

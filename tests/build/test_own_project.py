@@ -19,7 +19,7 @@ import pytest
 
 from tests.pages import block, steps
 
-from .few_kernels import PYTHONS, ROOT, run
+from .few_kernels import PYTHONS, ROOT, environment, run
 from .test_builds import hidden_nvcc_path, objects
 
 pytestmark = [pytest.mark.build, pytest.mark.xdist_group("wheel")]
@@ -60,7 +60,7 @@ class Environment:
     """A virtual environment that has this one's libraries, Kernelmint's excepted."""
 
     def __init__(self, folder: Path, path: str) -> None:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        environment(folder)
         libraries = folder / "libraries"
         libraries.mkdir()
         for entry in Path(sysconfig.get_path("purelib")).iterdir():
@@ -69,9 +69,10 @@ class Environment:
         (site,) = folder.glob("lib/python3*/site-packages")
         (site / "libraries.pth").write_text(f"{libraries}\n")
         self.bin = folder / "bin"
-        # The libraries' commands are not linked; this one is typed.
-        (self.bin / "pytest").write_text(f'#!/bin/sh\nexec {self.bin}/python -m pytest "$@"\n')
-        (self.bin / "pytest").chmod(0o755)
+        for name in ("pip", "pytest"):  # the libraries' commands are not linked; these are typed
+            command = self.bin / name
+            command.write_text(f'#!/bin/sh\nexec {self.bin}/python -m {name} "$@"\n')
+            command.chmod(0o755)
         self.path = f"{self.bin}{os.pathsep}{path}"
 
     def type(self, lines: list[str], before: dict[str, str] | None = None, *, cwd: Path) -> str:
@@ -184,15 +185,15 @@ def test_the_same_wheel_serves_another_python(
         pytest.skip("no other Python from 3.10 on is on PATH or beside this one")
     minor = min(others, key=lambda minor: (minor < 12, minor))
     folder = tmp_path / "environment"
-    subprocess.run([PYTHONS[minor], "-m", "venv", folder], check=True)
+    pip = environment(folder, PYTHONS[minor])
     python = folder / "bin/python"
     version = metadata.version("torch").partition("+")[0]
     torch = subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", f"torch=={version}", "numpy"],
+        [*pip, "install", "--quiet", f"torch=={version}", "numpy"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     if torch.returncode:
         pytest.skip(f"PyTorch cannot be installed for Python 3.{minor}: {torch.stderr[-300:]}")
-    run(python, "-m", "pip", "install", "--quiet", wheels(minor), pack_wheel, cwd=tmp_path)
+    run(*pip, "install", "--quiet", wheels(minor), pack_wheel, cwd=tmp_path)
     used = run(python, "-c", USE, cwd=tmp_path)
     assert used.strip().splitlines()[-1] == "['kernelmint', 'my_kernels']"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from . import few_kernels
 from .few_kernels import PYTHONS, ROOT, run
 
 pytestmark = [pytest.mark.build, pytest.mark.xdist_group("wheel")]
@@ -53,9 +54,9 @@ assert all(main.get_command(context, name) for name in main.list_commands(contex
 
 @pytest.mark.parametrize("minor", PYTHONS)
 def test_a_wheel_installs_and_loads_in_every_python_that_is_there(minor, wheels, tmp_path) -> None:
-    run(PYTHONS[minor], "-m", "venv", tmp_path / "environment")
+    pip = few_kernels.environment(tmp_path / "environment", PYTHONS[minor])
     python = tmp_path / "environment/bin/python"
-    run(python, "-m", "pip", "install", "--quiet", wheels(minor))
+    run(*pip, "install", "--quiet", wheels(minor))
     stem = "_native.abi3.so" if minor >= 12 else f"_native.cpython-3{minor}"
     assert stem in run(python, "-c", LOAD, cwd=tmp_path)
     kernelmint = tmp_path / "environment/bin/kernelmint"
@@ -115,8 +116,7 @@ def test_it_holds_what_an_install_uses_and_its_description_needs_no_neighbours(m
 def environment(made, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin folder of a fresh environment with the wheel and what it asks for: no PyTorch."""
     folder = tmp_path_factory.mktemp("environment")
-    run(sys.executable, "-m", "venv", folder)
-    run(folder / "bin/python", "-m", "pip", "install", "--quiet", made[0])
+    run(*few_kernels.environment(folder), "install", "--quiet", made[0])
     return folder / "bin"
 
 
