@@ -65,7 +65,7 @@ def main(names: tuple[str, ...], again: bool, lists: bool, file: Path, page: Pat
 
 def run(name: str) -> Row:
     """Runs a row's check, whatever comes of it."""
-    work, begun = Work(name), time.monotonic()
+    work, begun, commit = Work(name), time.monotonic(), results.commit()
     try:
         outcome = rows.check(name, work)
     except AbsentError as error:
@@ -77,7 +77,7 @@ def run(name: str) -> Row:
     system = platform.freedesktop_os_release()["PRETTY_NAME"]
     return Row(
         name, *outcome, round(time.monotonic() - begun), f"{platform.machine()}, {system}",
-        results.commit(), datetime.date.today().isoformat(),
+        commit, datetime.date.today().isoformat(),
     )  # fmt: skip
 
 

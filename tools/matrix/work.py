@@ -101,5 +101,5 @@ def interpreter(version: str) -> Path:
     beside = sorted(Path(sys.base_prefix).parent.glob(f"*/bin/{name}"))
     for program in filter(None, [shutil.which(name), *map(str, beside)]):
         if subprocess.run([program, "-V"], capture_output=True, check=False).returncode == 0:
-            return Path(program)
-    raise AbsentError(f"no {name} on PATH or beside {sys.base_prefix}")
+            return Path(program).resolve()  # Python finds its modules from there
+    raise AbsentError(f"no {name} on PATH or beside this Python")
