@@ -38,7 +38,8 @@ def _check(version: str, torch: str, work: Work) -> Outcome:
     work.pip(python, "install", *_BINARY, wheel)
     for check in _CHECKS:  # outside of a checkout, whose modules would come first
         work.run(python, shutil.copy(check, work.folder), cwd=work.folder)
-    python_version, torch_version, gil = work.run(python, "-c", _VERSIONS).split()[-3:]
+    versions = work.run(python, "-c", _VERSIONS, cwd=work.folder)
+    python_version, torch_version, gil = versions.split()[-3:]
     without = " without the GIL" if gil == "False" else ""
     return Outcome(
         "run",
