@@ -86,6 +86,7 @@ ELSEWHERE = {
     r"pip ": "builds packages for minutes: tests/build",
     r"kernelmint dev": "runs until it is interrupted: tests/ondemand/test_dev.py",
     r"kernelmint sanity-check|KERNELS=": "checks all kernels: tests/tools/test_sanity_check.py",
+    r"export KERNELMINT_SHARED|.* --shared": "takes keys: tests/ondemand/test_shared.py",
     r"kernelmint debug KERNEL": "the next block has it with a kernel",
 }
 
