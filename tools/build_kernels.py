@@ -70,7 +70,7 @@ def main(
     \b
     Examples:
       kernelmint build my_kernels/kernel_specs --where \"target == 'cpu'\"
-      kernelmint build flash_forward --key flash_forward.cpu.f32-d64-r64-c128
+      kernelmint build my_family --key my_family.cpu.f32
       kernelmint build kernel_specs --architecture 90a --cache shipped
       kernelmint build flash_decode --where "d_head == 128" --architecture 90 --profile traces
       kernelmint build kernel_specs --set tune --architecture 90a --ray head:6379

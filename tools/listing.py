@@ -82,8 +82,8 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def _move_text(console: Console, keys: list[Text], figures: list[list[Text]]) -> None:
-    """Shortens lines of figures: a cell that all rows have is printed once, and a kernel's function
-    goes beside its key if it fits there."""
+    """Prints a cell that all rows have once, and moves a kernel's function beside its key if the
+    function fits there."""
     equal = []
     for cells in [*figures]:
         heading, *values = (str(cell).strip() for cell in cells)

@@ -142,7 +142,7 @@ class Order:
     sanitize: bool
 
 
-_process: Process | None = None  # of a node's process
+_process: Process | None = None  # an option of a node's process
 
 
 def _rows(
