@@ -142,7 +142,7 @@ class Order:
     sanitize: bool
 
 
-_process: Process | None = None  # an option of a node's process
+_process: Process | None = None  # a node's process keeps it from job to job
 
 
 def _rows(

@@ -94,7 +94,7 @@ def _identity_of(module: str) -> Callable[..., Any]:
     return identity
 
 
-_works: dict[str, Work] = {}  # processes of nodes, by id
+_works: dict[str, Work] = {}  # the works of a node's process, by id
 
 
 def _with_work(id_: str, shipped: Sequence[Any], function: str, *arguments: Any) -> Any:
