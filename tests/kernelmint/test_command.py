@@ -20,6 +20,7 @@ WITHOUT_PYTORCH = (
     "build",
     "build-profile",
     "cache",
+    "fetch",
     "info",
     "init",
     "list",
@@ -32,6 +33,8 @@ WITHOUT_PYTORCH = (
     "schema",
     "slim",
     "sources",
+    "sizes",
+    "split",
 )
 
 
