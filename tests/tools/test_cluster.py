@@ -86,7 +86,8 @@ def test_nodes_build_and_verify_and_one_is_killed(cluster, tmp_path):
     said, _ = process.communicate(timeout=200)
     assert process.returncode == 0, said
     assert re.search(r"others repeat what it did not finish", said)
-    assert re.search(r"built 2 of 2 kernels on 1 node in ", said)
+    # Ray may take seconds to know that a node is gone.
+    assert re.search(r"built 2 of 2 kernels on (1 node|2 nodes) in ", said), said
     assert all(re.search(rf"^{re.escape(key)}$", said, re.MULTILINE) for key in KEYS[:2]), said
     by_first = project.compiled_by()[str(cluster.root / "first")]
     assert by_first == 2 * 2
