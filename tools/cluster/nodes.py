@@ -141,9 +141,7 @@ class Cluster:
         ClusterError if one is not like this machine."""
         nodes = alive()
         new = [node for node in nodes.values() if node.id not in self._alike]
-        identity = ray.remote(_identity_of(on_node.__name__))
-        arguments = (self.work.installed, self.work.is_cuda)
-        for node, theirs in self.ask(new, (identity, ()), arguments, {"num_cpus": 0}):
+        for node, theirs in self._identities(new):
             if differences := [
                 f"{name} {theirs.get(name, 'unknown')} (here {value})"
                 for name, value in self._identity.items()
@@ -155,6 +153,16 @@ class Cluster:
                 )
             self._alike.add(node.id)
         return {id_: node for id_, node in nodes.items() if id_ in self._alike}
+
+    def answering(self) -> list[Node]:
+        """Returns the live nodes that answer: Ray takes seconds to know that a node is gone."""
+        return [node for node, _ in self._identities([*alive().values()])]
+
+    def _identities(self, nodes: Sequence[Node]) -> Iterator[tuple[Node, Any]]:
+        """Returns the identities of the nodes that answer."""
+        identity = ray.remote(_identity_of(on_node.__name__))
+        arguments = (self.work.installed, self.work.is_cuda)
+        return self.ask(nodes, (identity, ()), arguments, {"num_cpus": 0})
 
     def ask(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from types import TracebackType
 
 import click
@@ -10,7 +11,7 @@ import click
 from codegen.core.words import counted
 
 from .errors import LostError
-from .nodes import Cluster, alive
+from .nodes import Cluster, Node, alive
 
 _EVERY = 5.0  # seconds between two lines
 
@@ -49,11 +50,13 @@ class Told:
             self._lost = error.reason
             click.echo(f"{error}; others repeat what it did not finish", err=True)
 
-    def _say(self) -> None:
+    def _say(self, known: Iterable[Node] | None = None) -> None:
+        """Prints the line, of the live nodes that are known."""
         self._last = time.monotonic()
         seconds = self._last - self._begin
         ended = self._done + self._failed
-        nodes = sum(1 for node in alive().values() if node.cpus)
+        live = alive().values() if known is None else known
+        nodes = sum(1 for node in live if node.cpus)
         waiting = self._total - ended
         left = f", {seconds / ended * waiting:.0f} s left" if ended and waiting else ""
         failed = f", {self._failed} failed" if self._failed else ""
@@ -69,6 +72,6 @@ class Told:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._say()
+        self._say(self._cluster.answering() if self._lost and kind is None else None)
         if kind is KeyboardInterrupt:
             click.echo("interrupted: the same command goes on from there", err=True)
