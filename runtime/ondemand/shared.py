@@ -95,7 +95,7 @@ class Settings:
         return "" if self.write == "1" else self.write
 
     def store(self) -> Store:
-        """Returns the store. Raises BuildError if there is none for the URL."""
+        """Returns the store. Raises BuildError if no file system serves the URL."""
         self.check()
         if self.is_url:
             return UrlStore(self.place)

@@ -1,4 +1,4 @@
-"""What threads must do with a built wheel at once: run by a Python that has it and PyTorch.
+"""Threads use a built wheel at once: run by a Python that has the wheel and PyTorch.
 Without the GIL they run at the same time. Prints a line for each check."""
 
 import contextlib

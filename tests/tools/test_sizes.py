@@ -1,4 +1,4 @@
-"""Where bytes went, and budgets of wheels, slices, families and kernels."""
+"""Sizes and budgets of wheels, slices, families and kernels."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def wheel(folder: Path, parts: dict[str, dict[str, str]] = SLICED) -> Path:
 
 
 def check(folder: Path, budget: str, built: Path) -> subprocess.CompletedProcess[str]:
-    """What a build of a wheel does."""
+    """A build of a wheel checks its budget in this way."""
     (folder / "pyproject.toml").write_text(f"[tool.kernelmint.budget]\n{budget}\n")
     command = [sys.executable, of_build.__file__, built]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
