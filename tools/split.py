@@ -21,6 +21,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class _Wheel:
     def files(self, folder: str = "") -> Contents:
         """Returns the files below a folder, all without one, but not RECORD."""
         return {
-            name: lambda name=name: self.read(name)  # type: ignore[misc]
+            name: partial(self.read, name)
             for name in self.infos
             if name.startswith(folder) and name != f"{self.info}/RECORD" and not name.endswith("/")
         }
@@ -161,7 +162,7 @@ def split(path: Path, out: Path) -> list[Written]:
                 )
             )  # fmt: skip
         text = json.dumps(as_json.form(replace(pack, slices=tuple(parts))), indent=1) + "\n"
-        contents[f"{place}/{packs.PACK_JSON}"] = lambda text=text: text.encode()  # type: ignore[misc]
+        contents[f"{place}/{packs.PACK_JSON}"] = text.encode
     metadata = f"{wheel.info}/METADATA"
     extras = [
         line
