@@ -96,8 +96,10 @@ class FolderStore:
             with self._opened(folder) as opened:
                 flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
                 with open(os.open(file_name, flags, dir_fd=opened), "rb") as file:
-                    is_file = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-                    return file.read(LARGEST) if is_file else b""
+                    status = os.fstat(file.fileno())
+                    is_sound = stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST
+                    # As many bytes as are asked for are allocated before the file is read.
+                    return file.read(status.st_size) if is_sound else b""
         except FileNotFoundError:
             return None
 

@@ -211,9 +211,9 @@ void run(dim3 grid, dim3 block, const Action& kernel) {
 }  // namespace emulator
 
 // Launches on as many multiprocessors; null, or what went wrong.
-const char* emulator_launch(
-    kernelmint::LaunchResult (*launch)(const void*, const kernelmint::LaunchContext&),
-    const void* arguments, int sm_count, unsigned seed) {
+const char* emulator_launch(kernelmint::LaunchResult (*launch)(const void*,
+                                                               const kernelmint::LaunchContext&),
+                            const void* arguments, int sm_count, unsigned seed) {
   using namespace emulator;
   generator.seed(seed);
   error.clear();

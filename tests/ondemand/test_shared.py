@@ -9,6 +9,7 @@ import re
 import subprocess
 import threading
 import time
+import tracemalloc
 import warnings
 from pathlib import Path
 
@@ -390,6 +391,17 @@ def test_the_longest_unused_files_go_when_the_size_is_reached(tmp_path):
     writer.build("e", 9000)
     assert used(writer) == ["b", "d", "e"]
     assert not (tmp_path / "store/1/a").exists()
+
+
+def test_a_read_allocates_what_the_file_holds(tmp_path):
+    store = FolderStore(tmp_path, is_owned=True)
+    store.write("request/file", b"content")
+    tracemalloc.start()
+    try:
+        assert store.read("request/file") == b"content"
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_files_of_killed_processes_go(tmp_path):
