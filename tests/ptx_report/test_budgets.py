@@ -76,6 +76,15 @@ def test_figures_over_a_budget_that_a_baseline_has_pass_until_they_get_worse(pro
     assert check(project, baselines=baseline).exit_code == 1
 
 
+def test_a_folder_that_a_move_left_behind_is_not_the_familys(project):
+    moved = project.specs / "attention/flash_forward"
+    moved.mkdir(parents=True)
+    (moved / "family.yaml").write_text("family: flash_forward\n")
+    result = check(project, "--update-baseline", baselines=project.specs)
+    assert f"written: {moved}/sm80.ptxas.csv" in result.output
+    assert not project.baseline.exists()
+
+
 # Of any project
 
 

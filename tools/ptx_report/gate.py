@@ -273,8 +273,10 @@ def _dotted(row: Row) -> str:
 
 
 def _family_folders(folder: Path, family: str) -> list[Path]:
-    """Returns the family's folders within a folder of families, or within its groups."""
-    return [path for path in (folder / family, *folder.glob(f"*/{family}")) if path.is_dir()]
+    """Returns the family's folders within a folder of families, or within its groups. The folder
+    of its spec is the first: a move of a family may leave another of its name behind."""
+    paths = [path for path in (folder / family, *folder.glob(f"*/{family}")) if path.is_dir()]
+    return sorted(paths, key=lambda path: not (path / "family.yaml").is_file())
 
 
 def baseline_paths(rows: Iterable[Row], folders: Sequence[Path]) -> dict[Path, list[Row]]:
