@@ -98,7 +98,7 @@ class FolderStore:
                 with open(os.open(file_name, flags, dir_fd=opened), "rb") as file:
                     status = os.fstat(file.fileno())
                     is_sound = stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST
-                    # As many bytes as are asked for are allocated before the file is read.
+                    # Python allocates the bytes that a read asks for before it reads.
                     return file.read(status.st_size) if is_sound else b""
         except FileNotFoundError:
             return None
