@@ -242,3 +242,17 @@ def test_errors_are_those_of_the_dispatcher(qkv) -> None:
         packet(KEY, q, k, v[..., :32])
     with pytest.raises(RuntimeError, match="missing value for argument 'v'"):
         packet(KEY, q, k)
+
+
+def test_a_pytorch_that_makes_no_keys_of_numbers_dispatches_all_calls(run_python, tmp_path) -> None:
+    """As PyTorch 2.5 and 2.6, which only make numbers of keys."""
+    script = f"""
+import torch
+del torch._C.DispatchKeySet.from_raw_repr
+import runtime
+q, k, v = torch.randn(3, 1, 5, 2, 64, requires_grad=True).unbind()
+out = torch.ops.kernelmint.flash_forward({KEY!r}, q, k, v)[0]
+out.sum().backward()
+assert torch.equal(out, runtime.kernel({KEY!r})(q, k, v))
+"""
+    run_python(script, tmp_path)
