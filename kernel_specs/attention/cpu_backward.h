@@ -7,7 +7,7 @@
 // results are always the same.
 //
 // A `Call` says where sequences lie and which keys a row sees: EqualLengths here, and
-// flash_prefill_backward's AnyLengths.
+// cpu_prefill_backward.h's AnyLengths.
 #pragma once
 
 #include <cmath>
