@@ -4,6 +4,7 @@
 // through the softmax to the second.
 #pragma once
 
+#include "attention/cpu_dropout.h"
 #include "attention/cpu_hidden_values.h"
 #include "attention/cpu_products.h"
 #include "attention/cpu_scores.h"
@@ -19,7 +20,7 @@ inline namespace KERNELMINT_ISA {
 
 // A thread's memory.
 template <class Config>
-struct alignas(64) TileWorker {
+struct alignas(64) TileWorker : BitsOf<typename Config::Args, Config::B_r, Config::B_c> {
   using T = typename Config::dtype;
   static constexpr int D = Config::d_head, B_r = Config::B_r, B_c = Config::B_c;
   using ManyProducts = typename ProductsFor<T, D, B_r, B_c>::type;
@@ -68,6 +69,7 @@ KERNELMINT_ALWAYS_INLINE void finish_row(const Family& family, const typename Fa
       maximum = greatest;
     }
   }
+  if constexpr (DropsOut<typename Family::Args>) factor *= keep_scale(args.dropout_p);
   const F32 divisor = splat(sum == 0 ? 1 : sum);
   T* o = args.o.template at<T>(entry, row, head);
   const std::int64_t columns = family.value_columns();
@@ -76,6 +78,23 @@ KERNELMINT_ALWAYS_INLINE void finish_row(const Family& family, const typename Fa
   if (args.lse.data != nullptr)
     *args.lse.template at<float>(entry, head, row) =
         sum == 0 ? kNoKey : maximum * kLn2 + __builtin_logf(sum);
+}
+
+// Draws the random bits of a tile's rows at a block's first `count` keys, as far as the rows see.
+template <class Family>
+void draw_bits(const Family& family, const typename Family::Tile& tile, std::int64_t first_key,
+               int count, typename Family::Worker& worker) {
+  const Dropout dropout(family.args);
+  const std::int64_t apart = 8 * tile.heads;  // rows of one head whose queries share units
+  worker.begin_bits(first_key);
+  for (int r = 0; r < tile.rows; ++r) {
+    const bool is_upper = tile.query(r) / 8 % 2 == 1;
+    if (is_upper && r >= apart) continue;  // drawn with the other
+    const auto other = static_cast<int>(!is_upper && r + apart < tile.rows ? r + apart : -1);
+    const std::int64_t seen = worker.end[other < 0 ? r : other] - first_key;
+    worker.draw(dropout.of(tile.of.index * family.args.H + tile.head(r)), tile.query(r), first_key,
+                static_cast<int>(smaller(seen, count)), r, other);
+  }
 }
 
 // A tile. A family's class says where queries, keys and values lie, which keys a row sees, and, if
@@ -103,6 +122,8 @@ void attend(const Family& family, const typename Family::Tile& tile,
     products.load_keys_values(keys.first, keys.stride, values.first, values.stride, count);
     const typename Family::Trace trace(family.args, tile, block);
     trace.inputs(products, count);
+    if constexpr (DropsOut<typename Family::Args>)
+      draw_bits(family, tile, first_key, count, worker);
     for (int first = 0; first < tile.rows; first += Products::kStripRows) {
       const int strip = static_cast<int>(smaller(tile.rows - first, Products::kStripRows));
       const auto in_block = [&](std::int64_t key) __attribute__((always_inline)) {
@@ -128,8 +149,15 @@ void attend(const Family& family, const typename Family::Tile& tile,
           scale_log2 = 1;
         }
       }
-      online_softmax(products, worker.statistics, products.out, first, strip, used, scale_log2,
-                     seen_to);
+      if constexpr (DropsOut<typename Family::Args>) {
+        DroppingProducts<Products, typename Family::Worker> dropping{
+            products, products.scores, worker, first, drop_threshold(family.args.dropout_p)};
+        online_softmax(dropping, worker.statistics, products.out, first, strip, used, scale_log2,
+                       seen_to);
+      } else {
+        online_softmax(products, worker.statistics, products.out, first, strip, used, scale_log2,
+                       seen_to);
+      }
       trace.probabilities(products, first, strip, used);
       products.multiply_probabilities_values(first, strip, used);
       if (!hides || worker.hidden.num_keys == 0) continue;

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "attention/cpu_differentiate.h"
+#include "attention/cpu_dropout.h"
 #include "attention/cpu_gradients.h"
 #include "attention/cpu_some.h"
 #include "cpu_convert.h"
@@ -91,11 +92,12 @@ struct EqualLengths {
 template <class Call, class Products, class T, int D, int B_r, int B_c>
 class Backward {
  public:
+  static constexpr bool kDropsOut = attention::DropsOut<typename Call::Args>;
   static constexpr int kPartRows = 256;     // queries or keys that are worth a part
   static constexpr int kTasksOfThread = 4;  // so that threads of different speed end together
   static constexpr std::int64_t kManySums = 1 << 20;  // floats of the units at one time
 
-  struct alignas(64) Worker {
+  struct alignas(64) Worker : attention::BitsOf<typename Call::Args, B_r, B_c> {
     Products products;
     alignas(64) T padded[2][Call::kPads ? larger(B_r, B_c) : 1][Call::kPads ? D : kLanes];
   };
@@ -327,11 +329,47 @@ class Backward {
     const float* lse = args_.lse.template at<const float>(of.entry, head, first_row);
     const float* sums = row_sums_ + (of.entry * args_.H + head) * call_.rows() + first_row;
     // Rows after the last, which some products have: they see no key.
-    products.differentiate(rows, used, [&](int row) __attribute__((always_inline)) {
-      return call_.row(of, head, first_query + row, first_key, row < rows ? seen(row) : Seen{0, 0},
-                       row < rows ? lse[row] : 0.0f, row < rows ? sums[row] : 0.0f);
-    });
+    if constexpr (kDropsOut) {
+      draw_bits(worker, of, head, first_query, call_.padding(of) + first_key, rows, keys);
+      products.differentiate(rows, used, [&](int row) __attribute__((always_inline)) {
+        return dropping(
+            worker, row,
+            call_.row(of, head, first_query + row, first_key, row < rows ? seen(row) : Seen{0, 0},
+                      row < rows ? lse[row] : 0.0f, row < rows ? sums[row] : 0.0f));
+      });
+    } else {
+      products.differentiate(rows, used, [&](int row) __attribute__((always_inline)) {
+        return call_.row(of, head, first_query + row, first_key,
+                         row < rows ? seen(row) : Seen{0, 0}, row < rows ? lse[row] : 0.0f,
+                         row < rows ? sums[row] : 0.0f);
+      });
+    }
     products.accumulate(rows, used, dq, dk, dv);
+  }
+
+  // Draws the random bits of a block of queries of a head, and a block of keys.
+  void draw_bits(Worker& worker, const Sequence& of, std::int64_t head, std::int64_t first_query,
+                 std::int64_t first_key, int rows, int keys) const {
+    const attention::Dropout dropout(args_);
+    worker.begin_bits(first_key);
+    for (int row = 0; row < rows; ++row) {
+      if (row / 8 % 2 == 1) continue;  // drawn with the row of the same units
+      worker.draw(dropout.of(of.index * args_.H + head), first_query + row, first_key, keys, row,
+                  row + 8);
+    }
+  }
+
+  // A function that differentiates a row of a block, as `differentiate` without dropout: dP and
+  // dV's P are those of the probabilities that are kept.
+  template <class Row>
+  KERNELMINT_ALWAYS_INLINE auto dropping(const Worker& worker, int row, Row differentiate) const {
+    return [&worker, row, differentiate, threshold = attention::drop_threshold(args_.dropout_p),
+            scale = attention::keep_scale(args_.dropout_p)](F32 score, F32 dp, int key)
+               __attribute__((always_inline)) {
+                 dp = worker.kept(row, key, threshold, dp * scale);
+                 const Differentiated all = differentiate(score, dp, key);
+                 return Differentiated{worker.kept(row, key, threshold, all.p * scale), all.ds};
+               };
   }
 
   void write_queries(const Sequence& of, std::int64_t head, std::int64_t block,

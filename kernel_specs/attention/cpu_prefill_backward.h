@@ -46,6 +46,10 @@ class AnyLengths {
             .keys = place.end - place.begin,
             .own_key = place.end - place.queries - place.begin};
   }
+  // The keys of a sequence before those of `find`.
+  std::int64_t padding(const Sequence& of) const {
+    return attention::place_of(args, of.index).begin;
+  }
   std::int64_t first_query(const Sequence& of, std::int64_t key) const {
     return args.window_right < 0 ? 0 : larger(0, key - of.own_key - args.window_right);
   }

@@ -77,6 +77,7 @@ def prefill(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    rng: Tensor | None = None,
     *,
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
@@ -90,8 +91,10 @@ def prefill(
     softcap: float = 0.0,
     window_left: int = -1,
     window_right: int = -1,
+    dropout_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Computes flash_prefill's attention of sequences of any lengths in fp64, one after the other.
+    """Computes flash_prefill's attention of sequences of any lengths in fp64, one after the other,
+    or, with `rng`, flash_dropout's.
 
     Query i of a sequence's n is at key `length - n + i` of it, where `length` is what is used of
     its keys. Its scores are softcap(softmax_scale * q k^T) - slope * distance, over the keys of
@@ -101,6 +104,7 @@ def prefill(
         q: [B, Sq, H, D], or with `cu_seqlens_q` [1, total, H, D], of any floating dtype.
         k: [B, Sk, Hk, D], with `cu_seqlens_k` [1, total, Hk, D], with `block_table` pages.
         v: as k, of head dimension Dv.
+        rng: the seed and the offset of `kept`, [2]; None: nothing is dropped.
         cu_seqlens_q, cu_seqlens_k: where sequences begin, and where the last one ends, [B + 1].
         seqused_q, seqused_k: how many rows of each sequence, at the front, are used, [B].
         leftpad_k: how many of the keys, at the front, are padding, [B].
@@ -110,9 +114,11 @@ def prefill(
         softmax_scale: the factor on q k^T; D ** -0.5 if None.
         softcap: scores become softcap * tanh(score / softcap); 0: as they are.
         window_left, window_right: keys that a query sees before and after its own; -1: all.
+        dropout_p: how probably a probability is dropped; the others are divided by 1 - dropout_p.
 
     Returns:
-        o, like q with head dimension Dv, and lse, [B or 1, H, Sq or total], in fp64. A row that
+        o, like q with head dimension Dv, and lse, [B or 1, H, Sq or total], in fp64, lse of all
+        scores, whatever is dropped. A row that
         sees no key has o = 0, and without a sink lse = -inf; a row of no sequence 0 and -inf.
 
     Raises:
@@ -164,8 +170,63 @@ def prefill(
             sums = torch.logsumexp(torch.cat([scores, sinks], 2), 2)
             lse[entry, :, part] = sums
             seen = torch.where(sums.isneginf(), 0.0, sums)[..., None]  # exp(-inf - 0) = 0
-            o[entry, part] = ((scores - seen).exp() @ values).transpose(0, 1)
+            probabilities = (scores - seen).exp()
+            if rng is not None:
+                queries_of = torch.arange(part.start, part.stop, device=q.device) - rows.start
+                factors = _kept(rng, dropout_p, b, heads, queries_of, columns)
+                probabilities = factors * probabilities
+            o[entry, part] = (probabilities @ values).transpose(0, 1)
     return o, lse
+
+
+def kept(rng: Tensor, dropout_p: float, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Says which probabilities flash_dropout keeps, as ../attention/dropout.h defines: bool, of the
+    shape to which the three integer tensors are broadcast.
+
+    Args:
+        rng: the seed and the offset, int64, [2].
+        dropout_p: how probably a probability is dropped.
+        head: the sequence's number times the number of heads, plus the head's.
+        query: the query's place in its sequence.
+        key: the key's place in its sequence, padding included.
+    """
+    seed, offset = rng.tolist()
+    low = 0xFFFFFFFF
+    first = offset + head
+    unit_of_keys = key // 16 * 4 + key % 8 // 2
+    unit_of_queries = query // 16 * 8 + query % 8
+    counter = (first & low, (first >> 32) & low, unit_of_keys, unit_of_queries)
+    shape = (head + query + key).shape
+    drawn = philox(counter, (seed & low, seed >> 32 & low))
+    words = torch.stack([word.expand(shape) for word in drawn])
+    number = (2 * (query // 8 % 2) + key // 8 % 2).expand(shape)
+    bits = words.gather(0, number[None])[0] >> 16 * (key % 2) & 0xFFFF
+    return bits >= int(torch.tensor(dropout_p, dtype=torch.float32).item() * 65536 + 0.5)
+
+
+def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
+    """Computes Philox4x32-10 (Salmon et al. 2011): four random words, of a counter of four words
+    and a key of two, all of them 32 bits in int64."""
+    low = 0xFFFFFFFF
+    for _ in range(10):
+        products = counter[0] * 0xD2511F53, counter[2] * 0xCD9E8D57
+        first, second = (product >> 32 & low for product in products)
+        counter = (
+            second ^ counter[1] ^ key[0], products[1] & low,
+            first ^ counter[3] ^ key[1], products[0] & low,
+        )  # fmt: skip
+        key = key[0] + 0x9E3779B9 & low, key[1] + 0xBB67AE85 & low
+    return counter
+
+
+def _kept(
+    rng: Tensor, dropout_p: float, sequence: int, heads: int, queries: Tensor, keys: Tensor
+) -> Tensor:
+    """Returns the factors of a sequence's probabilities, [heads, queries, keys]: 0 or
+    1 / (1 - dropout_p)."""
+    head = sequence * heads + torch.arange(heads, device=queries.device)
+    are_kept = kept(rng, dropout_p, head[:, None, None], queries[:, None], keys)
+    return are_kept.double() / (1 - dropout_p if dropout_p < 1 else 1)
 
 
 def _rows(
@@ -234,6 +295,7 @@ def prefill_backward(
     v: Tensor,
     o: Tensor,
     lse: Tensor,
+    rng: Tensor | None = None,
     *,
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
@@ -246,11 +308,13 @@ def prefill_backward(
     softcap: float = 0.0,
     window_left: int = -1,
     window_right: int = -1,
+    dropout_p: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Returns the gradients of q, k, v and s_aux in fp64, one sequence after the other.
 
     With scores S, P = exp(S - lse), dP = dout v^T, and D, the sum of dout o over a row, dS is
-    P (dP - D), times the softcap's derivative. A sink's gradient is the sum of -exp(s_aux - lse) D.
+    P (dP - D), times the softcap's derivative. Dropout's factors are in dP, and in the P of dv. A
+    sink's gradient is the sum of -exp(s_aux - lse) D.
 
     Args:
         dout: [B, Sq, H, Dv], or with `cu_seqlens_q` [1, total, H, Dv].
@@ -296,9 +360,14 @@ def prefill_backward(
         probabilities = torch.exp(scores - sums.nan_to_num(neginf=math.inf)[..., None])
         probabilities = probabilities.masked_fill(hidden, 0)
         row_sums = (gradients * out).sum(-1)
-        gradient = probabilities * (gradients @ values.mT - row_sums[..., None]) * slant
+        factors = torch.ones_like(probabilities)
+        if rng is not None:
+            queries_of = torch.arange(queries, device=q.device)
+            factors = _kept(rng, dropout_p, b, heads, queries_of, columns)
+        products = factors * (gradients @ values.mT)
+        gradient = probabilities * (products - row_sums[..., None]) * slant
         dq[entry, rows] = (scale * gradient @ keys).transpose(0, 1)
-        of_keys = scale * gradient.mT @ of_rows, probabilities.mT @ gradients
+        of_keys = scale * gradient.mT @ of_rows, (factors * probabilities).mT @ gradients
         for total, part in zip((dk, dv), of_keys, strict=True):
             total[of, keys_at] = part.unflatten(0, (-1, group)).sum(1).transpose(0, 1)
         if s_aux is not None:

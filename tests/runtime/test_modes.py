@@ -557,7 +557,17 @@ def _of_attention(device, length):
     return torch.randn_like(q), q, k, v, *runtime.attention(q, k, v, return_lse=True)
 
 
+def _dropping(make):
+    """The same inputs, and random numbers' seed after those that are required."""
+    return lambda device, length: (*make(device, length), torch.tensor([5, 7], device=device))
+
+
 OPERATORS = {
+    "flash_dropout": (_dropping(_qkv), {"return_lse": True, "dropout_p": 0.25}),
+    "flash_dropout_backward": (
+        _dropping(_of_attention),
+        {"return_ds_aux": True, "dropout_p": 0.25},
+    ),
     "flash_forward": (_qkv, {"return_lse": True}),
     "flash_backward": (_of_attention, {}),
     "flash_decode": (_decoded, {"return_lse": True}),
