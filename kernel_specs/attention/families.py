@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from runtime import manifest, packs, tensors
-from runtime.errors import InvalidArgument
+from runtime.errors import InvalidArgument, shown, unexpected
 from runtime.front import Front, Other, is_explaining, values_of
 from runtime.handle import Inputs, Out, Scalar
 from runtime.pytorch import traced_as_constant
@@ -15,6 +15,7 @@ from runtime.pytorch import traced_as_constant
 from . import checks
 
 FORWARD, PREFILL, DECODE = "flash_forward", "flash_prefill", "flash_decode"
+DROPOUT = "flash_dropout"
 _PAGES = 16  # keys that every target reads of a page at once
 _FEW_ROWS = 16  # flash_decode takes so many query rows of one key head at once
 _FEW_ON_CPU = 4  # with more, flash_forward is the faster family on the CPU
@@ -49,6 +50,10 @@ def _of_decode(device: torch.device, D: int, Dv: int, block_table: bool) -> dict
     return {"d_head": _d_head(DECODE, device, D, Dv), "paged": block_table}
 
 
+def _of_dropout(device: torch.device, D: int, Dv: int) -> dict[str, Any]:
+    return {"d_head": _d_head(DROPOUT, device, D, Dv)}
+
+
 def _of_forward(D: int) -> dict[str, Any]:
     return {"d_head": D}
 
@@ -61,6 +66,7 @@ decode_front = Front(
     DECODE, _of_decode, permuted=dict.fromkeys(("q", "k_cache", "v_cache", "o"), _SWAPPED)
 )
 call_decode = decode_front.__call__
+_call_dropout = Front(DROPOUT, _of_dropout, permuted=_forward_permuted).__call__
 # Tuned rows may ask how large a batch is: where a row's bits must not depend on it, none counts.
 call_decode_alone = Front(DECODE, _of_decode, tuned=False).__call__
 # By whether none counts, and whether pages may have any size (not by Tk, which is another in each
@@ -119,6 +125,20 @@ def family_of(
     if window not in ((-1, -1), (-1, 0)):
         return PREFILL
     return FORWARD if head_dim in values_of(FORWARD, "d_head", q.is_cuda) else PREFILL
+
+
+def check_dropout(dropout_p: float, q: torch.Tensor) -> None:
+    """Raises InvalidArgument for a value of `dropout_p` that is no probability, or that no kernel
+    for the device of `q` has."""
+    if isinstance(dropout_p, bool) or not isinstance(dropout_p, (int, float)):
+        raise unexpected("dropout_p", dropout_p, "a float")
+    if not 0 <= dropout_p <= 1:
+        raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0 to 1")
+    if dropout_p != 0 and not values_of(DROPOUT, "d_head", q.is_cuda):
+        raise InvalidArgument(
+            f"dropout_p: got {shown(dropout_p)}, expected 0 on {q.device}: only kernels of the CPU "
+            "drop out"
+        )
 
 
 def is_few(queries: Any, heads: Any, kv_heads: Any, *inputs: torch.Tensor | None) -> bool:
@@ -278,6 +298,50 @@ def _attend_few(
     return call_forward(inputs, scalars, requested, out, flags, swapped)
 
 
+def drop_out(
+    inputs: tuple[torch.Tensor | None, ...],
+    dropout_p: float,
+    scalars: tuple[Scalar, ...],
+    requested: tuple[bool, ...],
+    out: Out,
+    swapped: bool = False,
+) -> Any:
+    """Makes a call whose probabilities drop out, by flash_dropout.
+
+    The seed is drawn anew, by PyTorch's generator of the device: torch.manual_seed repeats it, so
+    does a checkpoint's recomputation, and each replay of a CUDA graph draws another. Of distributed
+    tensors each process draws its own, and adds its part's number, so that parts differ even if
+    generators do not.
+
+    Args:
+        inputs: flash_dropout's, without `rng`.
+        dropout_p: how probably a probability is dropped.
+        scalars: flash_dropout's, without `dropout_p`, which comes before the last.
+        requested, out, swapped: as `Front.__call__` takes them.
+    """
+    q, k, v, *others = inputs
+    assert q is not None
+    rng = torch.randint(0, 2**63 - 1, (2,), dtype=torch.int64, device=q.device)
+    if hasattr(q, "placements"):
+        rng = _of_part(rng, q)
+    scalars = (*scalars[:-1], dropout_p, scalars[-1])
+    return _call_dropout((q, k, v, rng, *others), scalars, requested, out, (), swapped)
+
+
+def _of_part(rng: torch.Tensor, of: Any) -> torch.Tensor:
+    """Returns a process's seed and offset as a distributed tensor beside `of`, whose parts have
+    offsets that are 2^40 apart."""
+    from torch.distributed.tensor import DTensor, Replicate  # takes longer to import than all else
+
+    mesh, part = of.device_mesh, 0
+    for dim, placement in enumerate(of.placements):
+        if placement.is_shard():
+            part = part * mesh.size(dim) + mesh.get_local_rank(dim)
+    rng = rng.to_local() if isinstance(rng, DTensor) else rng
+    rng = rng + torch.tensor([0, part << 40], device=rng.device)
+    return DTensor.from_local(rng, mesh, [Replicate()] * mesh.ndim, run_check=False)
+
+
 attention_front = Front(
     FORWARD, _of_forward, flags={"causal": False}, permuted=_forward_permuted,
     other=Other(_are_few, ("Sq", "H", "Hk", "D"), _attend_few, _attend_any),
@@ -306,6 +370,7 @@ def attend(
     out: torch.Tensor | None = None,
     only_checks: bool = False,
     deterministic: bool = False,
+    dropout_p: float = 0.0,
 ) -> tuple[Any, Any]:
     """Returns output and log-sum-exp, None if it is not wanted, by the family that takes the call.
 
@@ -313,10 +378,11 @@ def attend(
     nothing.
     """
     checks.check_numbers(softcap, num_splits=num_splits)
+    check_dropout(dropout_p, q)
     _, queries, heads, head_dim = tensors.extents("q", q, 4)
     _, size, kv_heads, value_dim = tensors.extents("v", v, 4)
     alone = num_splits == 1
-    family = family_of(
+    family = DROPOUT if dropout_p != 0 else family_of(
         q, k, v, extents=(queries, heads, kv_heads, head_dim, value_dim), s_aux=s_aux,
         packed=cu_seqlens_q is not None or cu_seqlens_k is not None or seqused_q is not None,
         others=(seqused_k, leftpad_k, block_table, alibi_slopes, out), window=window,
@@ -342,6 +408,13 @@ def attend(
         results = call_decode(
             (q, k, v, block_table, seqused_k, leftpad_k, s_aux, alibi_slopes),
             (softmax_scale, softcap, *window, False), (with_lse,), into,
+        )  # fmt: skip
+        return results if with_lse else (results, None)
+    if family == DROPOUT:
+        results = drop_out(
+            (q, k, v, cu_seqlens_q, cu_seqlens_k, seqused_q, seqused_k, leftpad_k, block_table,
+             s_aux, alibi_slopes),
+            dropout_p, (softmax_scale, softcap, *window, deterministic), (with_lse,), into,
         )  # fmt: skip
         return results if with_lse else (results, None)
     any_pages = block_table is not None and size % _PAGES != 0

@@ -54,7 +54,8 @@ def flash_attn_func(
             256. torch.autocast casts it, k, v and s_aux.
         k: keys, [B, Sk, Hk, D]; Hk divides H.
         v: values, [B, Sk, Hk, Dv]; Dv is a multiple of 8, at most 256.
-        dropout_p: 0; no kernel drops out.
+        dropout_p: how probably a probability is dropped, as `kernelmint.attention` has it; on a GPU
+            0.
         softmax_scale: the factor on q k^T; D ** -0.5 if None.
         causal: a query sees no key after its own.
         window_size: how many keys before and after its own a query sees; -1: all.
@@ -84,8 +85,8 @@ def flash_attn_func(
         InvalidArgument: an argument is wrong, or asks for what no kernel does.
     """
     _refuse(
-        dropout_p, qv=qv, q_descale=q_descale, k_descale=k_descale,
-        v_descale=v_descale, attention_chunk=attention_chunk or None,
+        qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
+        attention_chunk=attention_chunk or None,
     )  # fmt: skip
     window = checks.window_of(causal, window_size)
     try:
@@ -93,6 +94,7 @@ def flash_attn_func(
             q, k, v, seqused_q=seqused_q, seqused_k=seqused_k, leftpad_k=leftpad_k, s_aux=s_aux,
             alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap, window=window,
             num_splits=num_splits, with_lse=return_attn_probs, deterministic=deterministic,
+            dropout_p=dropout_p,
         )  # fmt: skip
     except InvalidArgument:
         batch = tensors.extents("q", q, 4)[0]
@@ -166,7 +168,7 @@ def flash_attn_varlen_func(
         the output, [total, H, Dv]; or (output, lse, None), lse [H, total].
     """
     _refuse(
-        dropout_p, qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
+        qv=qv, q_descale=q_descale, k_descale=k_descale, v_descale=v_descale,
         attention_chunk=attention_chunk or None,
     )  # fmt: skip
     window, keys_and_values = checks.window_of(causal, window_size), {"k": k, "v": v}
@@ -192,7 +194,7 @@ def flash_attn_varlen_func(
             seqused_k=seqused_k, leftpad_k=leftpad_k, block_table=block_table, s_aux=s_aux,
             alibi_slopes=alibi_slopes, softmax_scale=softmax_scale, softcap=softcap, out=out,
             window=window, num_splits=num_splits, with_lse=return_attn_probs,
-            deterministic=deterministic,
+            deterministic=deterministic, dropout_p=dropout_p,
         )  # fmt: skip
     except InvalidArgument:
         sequences = cache.batch_of(q, cu_seqlens_q)
@@ -378,7 +380,7 @@ def _packed(
     (ends,) = tensors.extents("cu_seqlens_q", cu_seqlens_q, 1)
     kv_heads = tensors.extents("v", v, 4)[2]
     one_each = max_seqlen_q == 1 and 0 < total < ends  # if it is true, which is not relied on
-    one_each = one_each and options["num_splits"] != 1
+    one_each = one_each and options["num_splits"] != 1 and not options.get("dropout_p")
     one_each = one_each and cu_seqlens_k is None and seqused_q is None
     # If a row's keys end at its own, what it sees follows from their number.
     ends_at_own = options["window"][1] == 0
@@ -412,10 +414,8 @@ _UNSERVED = {
 }
 
 
-def _refuse(dropout_p: float = 0.0, **others: object) -> None:
+def _refuse(**others: object) -> None:
     """Raises InvalidArgument for what no kernel does."""
-    if dropout_p != 0:
-        raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0: no kernel drops out")
     for name, value in others.items():
         if value is not None:
             got = "a tensor" if isinstance(value, torch.Tensor) else shown(value)

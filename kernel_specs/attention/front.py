@@ -30,16 +30,18 @@ def attention(
     return_lse: bool = False,
     out: torch.Tensor | tuple[torch.Tensor, ...] | None = None,
     deterministic: bool | None = None,
+    dropout_p: float = 0.0,
     **others: Any,
 ) -> Any:
     """Computes attention, softmax(scale * q k^T) v, with a kernel that suits the arguments.
 
     Few queries without gradients go to flash_decode: up to 16 of the heads that share keys, up to 4
-    on the CPU. All other calls go to flash_forward. A tuned row (<target>.tuned.yaml) for the
-    device of `q`, its dtype, its head dimension and `causal` that covers the sizes names the
-    kernel. If no row does, the call takes the first kernel that is available there and has these
-    parameters: targets of the highest compute capability first, then as their specs list the
-    kernels. The choice is kept for the process; `runtime.explain_choice` says what was considered.
+    on the CPU. Calls with dropout go to flash_dropout, all other calls to flash_forward. A tuned
+    row (<target>.tuned.yaml) for the device of `q`, its dtype, its head dimension and `causal` that
+    covers the sizes names the kernel. If no row does, the call takes the first kernel that is
+    available there and has these parameters: targets of the highest compute capability first, then
+    as their specs list the kernels. The choice is kept for the process;
+    `runtime.explain_choice` says what was considered.
 
     Args:
         q: queries, [B, Sq, H, D], or [B, H, Sq, D] if layout is "bhsd".
@@ -53,6 +55,9 @@ def attention(
         out: where to write: a tensor like q, or (o, lse) with return_lse.
         deterministic: the gradients are the same, bit for bit, each time; None: as
             torch.use_deterministic_algorithms says. Results of the forward always repeat.
+        dropout_p: how probably a probability is dropped, in steps of 2^-16; the others are divided
+            by 1 - dropout_p, and the log-sum-exp is that of all. The caller says whether a model
+            trains. Only the CPU's kernels drop out.
 
     Returns:
         the output, like q in shape and dtype; or (output, lse).
@@ -70,6 +75,10 @@ def attention(
         q, k, v = tensors.autocast(q, k, v)
     call = families.call_attention if _is_dynamo_compiling() else run_attention
     try:
+        if dropout_p != 0:
+            return _drop_out(
+                (q, k, v), dropout_p, (scale, deterministic), return_lse, out, causal, layout
+            )
         return call(
             (q, k, v), (scale, deterministic), (return_lse,), out, (causal,), layout == _BHSD
         )
@@ -80,11 +89,35 @@ def attention(
         raise
 
 
+def _drop_out(
+    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    dropout_p: float,
+    scalars: tuple[float | None, bool | None],
+    return_lse: bool,
+    out: torch.Tensor | tuple[torch.Tensor, ...] | None,
+    causal: bool,
+    layout: str,
+) -> Any:
+    """Makes a call of `attention` by flash_dropout."""
+    for name, tensor in zip("qkv", inputs, strict=True):
+        tensors.check(name, tensor, 4)
+    families.check_dropout(dropout_p, inputs[0])
+    if causal is not True and causal is not False:
+        raise unexpected("causal", causal, "a bool")
+    scale, deterministic = scalars
+    if deterministic is None:
+        deterministic = torch.are_deterministic_algorithms_enabled()
+    window = -1, 0 if causal else -1
+    return families.drop_out(
+        (*inputs, *(None,) * 8), dropout_p, (scale, 0.0, *window, deterministic), (return_lse,),
+        out, layout == _BHSD,
+    )  # fmt: skip
+
+
 # Arguments of other functions of attention, and the advice for each.
 _INSTEAD = {
     "mask": "no kernel takes a mask; pass causal=True for the causal one",
     "attn_mask": "no kernel takes a mask; pass causal=True for the causal one",
-    "dropout_p": "no kernel drops out",
     "is_causal": "pass causal=, which aligns bottom-right; kernelmint.sdpa aligns top-left",
     "softmax_scale": "pass scale=",
     "window_size": "kernelmint.flash_attn_func has one",
@@ -93,7 +126,8 @@ _INSTEAD = {
 
 
 def _unknown(name: str) -> str:
-    how = _INSTEAD.get(name, "it takes causal, scale, layout, return_lse, out and deterministic")
+    takes = "causal, scale, layout, return_lse, out, deterministic and dropout_p"
+    how = _INSTEAD.get(name, f"it takes {takes}")
     return f"attention: unknown argument {name}: {how}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from runtime import tensors
-from runtime.errors import InvalidArgument, shown, unexpected
+from runtime.errors import InvalidArgument, unexpected
 
 from .flash_attn import flash_attn_func
 from .front import attention
@@ -36,7 +36,7 @@ def sdpa(
         key: [B, Hk, Sk, D].
         value: [B, Hk, Sk, Dv].
         attn_mask: None; no kernel takes a mask.
-        dropout_p: 0; no kernel drops out.
+        dropout_p: how probably a probability is dropped, as `attention` has it; on a GPU 0.
         is_causal: query i sees keys 0 to i: aligned top-left, as PyTorch does it, where
             `attention` aligns bottom-right.
         scale: the factor on q k^T; D ** -0.5 if None.
@@ -54,12 +54,10 @@ def sdpa(
             "attn_mask: got a mask, expected None: no kernel takes one; is_causal=True masks what "
             "lies behind each query, and F.scaled_dot_product_attention takes any mask"
         )
-    if dropout_p != 0:
-        raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0: no kernel drops out")
     if is_causal is not True and is_causal is not False:
         raise unexpected("is_causal", is_causal, "a bool")
     if _is_common(query, key, value, is_causal):
-        return _bhsd(query, key, value, is_causal, scale)
+        return _bhsd(query, key, value, is_causal, scale, dropout_p)
     of_q, of_k, of_v = _shapes(query, key, value, enable_gqa)
     attend = _bhsd if of_q[-1] == of_v[-1] else _of_wide_values
     own = 3 if enable_gqa else 2
@@ -68,16 +66,16 @@ def sdpa(
         q, k, v = _broadcast((query, key, value), own)
         return q @ k.mT @ v  # an output without elements
     if len(of_q) == 4 and of_q[:-own] == of_k[:-own] == of_v[:-own]:
-        return _top_left(attend, query, key, value, is_causal, scale)
+        return _top_left(attend, query, key, value, is_causal, scale, dropout_p)
     q, k, v = _broadcast((query, key, value), own)
     rank = q.dim()
     if rank > 4:
         batches = q.shape[:-3]
         q, k, v = (t.flatten(0, rank - 4) for t in (q, k, v))
-        o = _top_left(attend, q, k, v, is_causal, scale)
+        o = _top_left(attend, q, k, v, is_causal, scale, dropout_p)
         return o.reshape(*batches, *o.shape[1:])
     q, k, v = (t[(None,) * (4 - rank)] for t in (q, k, v))
-    return _top_left(attend, q, k, v, is_causal, scale)[(0,) * (4 - rank)]
+    return _top_left(attend, q, k, v, is_causal, scale, dropout_p)[(0,) * (4 - rank)]
 
 
 def _is_common(
@@ -159,33 +157,44 @@ def _top_left(
     k: torch.Tensor,
     v: torch.Tensor,
     causal: bool,
-    scale: float | None,
+    *options: Any,
 ) -> torch.Tensor:
     """Computes sdpa of [B, H, S, D] by `attend`, which aligns bottom-right."""
     if not causal:
-        return attend(q, k, v, False, scale)
+        return attend(q, k, v, False, *options)
     queries, keys = q.shape[2], k.shape[2]
     is_traced = tensors.is_jit_tracing()  # the graph serves any lengths, and does not branch
     if not is_traced and queries == keys:
-        return attend(q, k, v, True, scale)
+        return attend(q, k, v, True, *options)
     # The last keys may come after all queries; queries after the last key see all keys.
-    first = attend(q[:, :, :keys], k[:, :, :queries], v[:, :, :queries], True, scale)
+    first = attend(q[:, :, :keys], k[:, :, :queries], v[:, :, :queries], True, *options)
     if not is_traced and queries < keys:
         return first
-    return torch.cat([first, attend(q[:, :, keys:], k, v, False, scale)], 2)
+    return torch.cat([first, attend(q[:, :, keys:], k, v, False, *options)], 2)
 
 
 def _bhsd(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    scale: float | None,
+    dropout_p: float,
 ) -> torch.Tensor:
-    o: torch.Tensor = attention(q, k, v, causal=causal, scale=scale, layout="bhsd")
+    options: dict[str, Any] = {"causal": causal, "scale": scale, "dropout_p": dropout_p}
+    o: torch.Tensor = attention(q, k, v, layout="bhsd", **options)
     return o
 
 
 def _of_wide_values(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool, scale: float | None
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    causal: bool,
+    scale: float | None,
+    dropout_p: float,
 ) -> torch.Tensor:
     """Computes `_bhsd`'s attention of values whose head dimension is not q's."""
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    o: torch.Tensor = flash_attn_func(q, k, v, softmax_scale=scale, causal=causal)
+    o: torch.Tensor = flash_attn_func(q, k, v, dropout_p, scale, causal)
     return o.transpose(1, 2)

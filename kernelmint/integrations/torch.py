@@ -246,10 +246,14 @@ class _Slot:
                 f"aten::{_VARLEN}: got equal lengths, return_debug_mask or a descale, expected "
                 "what varlen_attn passes"
             )
+        if dropout_p != 0:  # the backward would need the seed
+            raise runtime.InvalidArgument(
+                f"dropout_p: got {shown(dropout_p)}, expected 0: flash_attn_varlen_func drops out"
+            )
         left, right = (-1 if n is None else n for n in (window_size_left, window_size_right))
         with torch.no_grad():  # autograd is above
             o, lse, _ = runtime.flash_attn_varlen_func(
-                *(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p), scale,
+                *(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k), softmax_scale=scale,
                 causal=is_causal, window_size=(left, right), return_attn_probs=True,
                 num_splits=num_splits or 0, out=out, **lengths,
             )  # fmt: skip

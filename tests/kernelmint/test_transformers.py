@@ -752,9 +752,12 @@ def test_what_no_pattern_says_is_refused(function: Any) -> None:
         integration.mask(1, 9, 9, mask_function=function)
 
 
-def test_dropout_is_refused_by_name() -> None:
+def test_dropout_is_kernelmints() -> None:
     llama = model("llama", "kernelmint")
     layer = llama.model.layers[0].self_attn
     q = torch.randn(1, 4, 9, 16)
-    with pytest.raises(runtime.InvalidArgument, match=r"dropout_p: got 0\.1, expected 0"):
-        integration.attention(layer, q, q[:, :2], q[:, :2], None, dropout=0.1)
+    torch.manual_seed(1)
+    o, _ = integration.attention(layer, q, q[:, :2], q[:, :2], None, dropout=0.5)
+    torch.manual_seed(1)
+    expected = runtime.attention(q, q[:, :2], q[:, :2], causal=True, layout="bhsd", dropout_p=0.5)
+    assert torch.equal(o, expected.transpose(1, 2))

@@ -125,11 +125,10 @@ def test_what_is_asked_for_without_a_key_is_built_as_keys_are(cache, monkeypatch
     [
         ("mask", "no kernel takes a mask; pass causal=True"),
         ("attn_mask", "no kernel takes a mask; pass causal=True"),
-        ("dropout_p", "no kernel drops out"),
         ("is_causal", "pass causal="),
         ("softmax_scale", "pass scale="),
         ("window_size", "kernelmint.flash_attn_func has one"),
-        ("nonsense", "it takes causal, scale, layout, return_lse, out and deterministic"),
+        ("nonsense", "it takes causal, scale, layout, return_lse, out, deterministic and dr"),
     ],
 )
 def test_an_argument_of_another_function_is_refused_with_what_to_pass(name, instead):

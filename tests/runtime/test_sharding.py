@@ -118,6 +118,22 @@ def _right_of_lengths(mesh, q, k, v) -> None:
         assert torch.equal(found.full_tensor(), expected)
 
 
+def _drops_out(mesh) -> None:
+    """Parts that are alike drop other probabilities, though the processes' generators are alike,
+    and a part's gradients those that its output drops."""
+    for dim in (0, 2):
+        half, cotangent = torch.randn(1, 33, 2, 64), torch.randn(2, 33, 4, 64)
+        q = torch.cat([half, half], dim).repeat(1 if dim == 0 else 2, 1, 2 if dim == 0 else 1, 1)
+        parts = [distribute_tensor(q, mesh, [Shard(dim)]).requires_grad_() for _ in range(3)]
+        o = runtime.attention(*parts, dropout_p=0.5)
+        whole = o.full_tensor()
+        assert not torch.equal(*whole.chunk(2, dim))
+        product = (o * distribute_tensor(cotangent, mesh, [Shard(dim)])).sum().full_tensor()
+        product.backward()  # of values it is linear
+        of_values = (parts[2].grad * parts[2]).sum().full_tensor()
+        torch.testing.assert_close(of_values, product, rtol=1e-4, atol=1e-3)  # sums of 33,792
+
+
 def _refused(mesh) -> dict[str, str]:
     q, k = torch.randn(4, 19, 8, 64), torch.randn(4, 19, 1, 64)
     all_of = {s: distribute_tensor(q, mesh, [s]) for s in (Shard(0), Shard(1), Shard(2))}
@@ -154,6 +170,7 @@ def _work(rank, folder) -> None:
     dist.init_process_group("gloo", rank=rank, world_size=2, init_method=where)
     mesh = device_mesh("cpu", (2,))
     _right(mesh)
+    _drops_out(mesh)
     torch.save(_refused(mesh), folder / f"refused{rank}")
     dist.barrier()  # else one's group may go while the other still sends
     dist.destroy_process_group()

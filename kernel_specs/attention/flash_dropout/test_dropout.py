@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import runtime
 from kernel_specs.attention.reference import kept, philox, prefill, prefill_backward
@@ -154,3 +155,87 @@ def test_nothing_is_dropped_at_0_nor_kept_at_1() -> None:
     assert not drop(q, k, v, rng, dropout_p=1.0).any()
     with pytest.raises(runtime.InvalidArgument, match="it is a probability"):
         drop(q, k, v, rng, dropout_p=1.5)
+
+
+class TestFunctions:
+    """The functions of the group, on the CPU."""
+
+    @pytest.fixture(autouse=True)
+    def _inputs(self) -> None:
+        shapes = ((2, 60, 4, 64), (2, 70, 2, 64), (2, 70, 2, 64))
+        self.inputs = [torch.randn(shape, requires_grad=True) for shape in shapes]
+
+    def results(self, call: Any, seed: int = 1) -> list[Tensor]:
+        """The output of a call, and its gradients."""
+        torch.manual_seed(seed)
+        o = call(*self.inputs)
+        return [o, *torch.autograd.grad(o.square().sum(), self.inputs)]
+
+    @staticmethod
+    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return runtime.attention(q, k, v, causal=True, dropout_p=0.2)
+
+    def test_the_seed_is_pytorchs(self) -> None:
+        """So the mask is that of the seed which PyTorch's generator draws."""
+        found = self.results(self.attention)
+        assert all(map(torch.equal, found, self.results(self.attention)))
+        assert not torch.equal(found[0], self.results(self.attention, 2)[0])
+        torch.manual_seed(1)
+        rng = torch.randint(0, 2**63 - 1, (2,))
+        expected, _ = prefill(*self.inputs, rng, dropout_p=0.2, window_right=0)
+        close("o", found[0].detach(), expected.detach())
+
+    @pytest.mark.parametrize("way", ["flash_attn", "varlen", "sdpa", "bhsd", "checkpoint", "graph"])
+    def test_every_way_drops_the_same(self, way: str) -> None:
+        compiled = torch.compile(self.attention, fullgraph=True, backend="aot_eager")
+        ends = ints(0, 60, 120), ints(0, 70, 140)
+
+        def by_checkpoint(*inputs: Tensor) -> Any:
+            return checkpoint(self.attention, *inputs, use_reentrant=False)
+
+        def packed(*inputs: Tensor) -> Any:
+            lists = (t.flatten(0, 1) for t in inputs)
+            options: Any = {"dropout_p": 0.2, "causal": True}
+            o = runtime.flash_attn_varlen_func(*lists, *ends, 60, 70, **options)
+            return o.unflatten(0, (2, 60))
+
+        def heads_first(q: Tensor, k: Tensor, v: Tensor) -> Any:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            options: Any = {"causal": True, "layout": "bhsd", "dropout_p": 0.2}
+            return runtime.attention(q, k, v, **options).transpose(1, 2)
+
+        def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Any:
+            q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+            options: Any = {"dropout_p": 0.2, "enable_gqa": True}
+            return runtime.sdpa(q, k, v, **options).transpose(1, 2)
+
+        ways = {
+            "flash_attn": lambda *inputs: runtime.flash_attn_func(*inputs, 0.2, causal=True),
+            "varlen": packed, "sdpa": sdpa, "bhsd": heads_first, "checkpoint": by_checkpoint,
+            "graph": compiled,
+        }  # fmt: skip
+        expected: Any = self.attention
+        if way == "sdpa":  # whose mask is aligned top-left
+            expected = lambda *inputs: runtime.attention(*inputs, dropout_p=0.2)  # noqa: E731
+        found, wanted = self.results(ways[way]), self.results(expected)
+        assert all(map(torch.equal, found, wanted))
+
+    def test_the_log_sum_exp_is_of_all_scores_and_the_dtype_autocasts(self) -> None:
+        _, lse, probabilities = runtime.flash_attn_func(*self.inputs, 0.2, return_attn_probs=True)
+        _, expected = runtime.attention(*self.inputs, return_lse=True)
+        torch.testing.assert_close(lse, expected)
+        assert probabilities is None
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert runtime.attention(*self.inputs, dropout_p=0.2).dtype == torch.bfloat16
+
+    def test_wrong_probabilities_are_refused_by_name(self) -> None:
+        for value, message in ((True, "a bool, expected a float"), (-0.1, "-0.1, expected 0 to 1")):
+            for function in (runtime.attention, runtime.flash_attn_func):
+                with pytest.raises(runtime.InvalidArgument, match=f"^dropout_p: got {message}"):
+                    function(*self.inputs, dropout_p=value)
+
+    @pytest.mark.gpu
+    def test_gpus_are_refused_by_name(self) -> None:
+        inputs = [t.detach().to("cuda", torch.bfloat16) for t in self.inputs]
+        with pytest.raises(runtime.InvalidArgument, match=r"dropout_p: got 0\.1, expected 0 on cu"):
+            runtime.attention(*inputs, dropout_p=0.1)

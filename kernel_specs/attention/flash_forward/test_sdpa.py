@@ -124,7 +124,7 @@ def test_it_has_pytorchs_parameters() -> None:
     [
         ({"attn_mask": torch.ones(70, 70, dtype=torch.bool)}, "attn_mask: got a mask"),
         ({"attn_mask": torch.zeros(70, 70)}, "attn_mask: got a mask"),
-        ({"dropout_p": 0.1}, "dropout_p: got 0.1, expected 0"),
+        ({"dropout_p": 1.5}, "dropout_p: got 1.5, expected 0 to 1"),
         ({"is_causal": 1}, "is_causal: got an int, expected a bool"),
         ({"enable_gqa": False}, "key: got 2 heads, expected 4 as in query; enable_gqa=True"),
         ({"query": torch.zeros(2, 3, 70, 64)}, "key: got 2 heads, expected a number that divides"),

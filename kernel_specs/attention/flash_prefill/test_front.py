@@ -767,7 +767,7 @@ def test_what_is_no_number_is_refused_by_name(
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("flash_attn_func", {"dropout_p": 0.1}, "dropout_p: got 0.1, expected 0"),
+        ("flash_attn_func", {"dropout_p": 1.5}, "dropout_p: got 1.5, expected 0 to 1"),
         ("flash_attn_func", {"window_size": 5}, "window_size: got 5, expected two integers"),
         ("flash_attn_func", {"causal": 1}, "causal: got an int, expected a bool"),
         ("flash_attn_func", {"q": torch.zeros(2, 40, 3, 64)}, "k: got 2 heads, expected a"),
