@@ -11,11 +11,11 @@
 // A unit is {i, i + 8} x {j, j + 1, j + 8, j + 9} of a 16 x 16 tile, with i % 16 < 8 and j % 8
 // even: what a thread holds of the tile in the accumulators of mma and wgmma whose rows are
 // queries. Where rows are keys, a thread holds halves of two units, whose other halves lie 4 lanes
-// from it: each lane computes one of the units, and two shuffles exchange halves. Philox takes 40
-// instructions, two products and two LOP3 a round. So an element costs 5 of them and 2.5 for its
-// comparison, and 0.5 more for shuffles and selections where rows are keys. Units of four elements
-// by 32 bits, which need no shuffles, would cost 10 and 2; units of sixteen by 8 bits, as
-// FlashAttention's, 2.5 and 2.5, but round p to multiples of 1/256.
+// from it: each lane computes one of the units, and two shuffles exchange halves. If two units are
+// computed beside each other, nvcc 13.0 makes 8.6 instructions of an element for 9.0, and 10 where
+// rows are keys: 4.8 for Philox's products and LOP3, 3 to take 16 bits, compare and select, the
+// rest for keys and shuffles. Units of four elements by 32 bits need no shuffles, and would cost
+// 12.6; units of sixteen by 8 bits, as FlashAttention's, some 6, but round p to multiples of 1/256.
 #pragma once
 
 #include <cstdint>
