@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -23,9 +24,9 @@ import runtime
 from runtime import KernelInfo
 
 from ...reference import attention
-from . import files
+from ...tools import files
 from .divergence import Divergence, Rows, first_divergence
-from .trace import STEP, simulated, softmax_form, traced
+from .trace import STEP, Step, simulated, softmax_form, traced
 
 
 class _Sides:
@@ -63,13 +64,19 @@ class _Sides:
         """Writes the files of both sides, below `out`."""
         ours = "debug_cuda" if self.info.is_cuda else "debug_cpu"
         for name, side in (("debug_pt", self.expected), (ours, self.actual)):
-            whole = {}
-            for head in self.heads:
-                finals = [side[head, block][-1].value for block in self.blocks]
-                whole[head, "O_full"] = torch.cat(finals)
-                whole[head, "O_ref"] = self.reference[0, self.rows, head]
-            files.write(out, name, side, whole)
+            files.write(out, name, self._named(side))
             click.echo(f"wrote {out / name}.txt and .npz")
+
+    def _named(self, side: Mapping[tuple[int, int], list[Step]]) -> Iterator[tuple[str, Tensor]]:
+        """Yields the tensors of one side: of each block of queries, then of each whole head."""
+        for (head, query_block), steps in side.items():
+            for step in steps:
+                block = f"key{step.block}/" if step.block >= 0 else ""
+                yield f"head{head}/query{query_block}/{block}{step.name}", step.value
+        for head in self.heads:
+            finals = [side[head, block][-1].value for block in self.blocks]
+            yield f"head{head}/O_full", torch.cat(finals)
+            yield f"head{head}/O_ref", self.reference[0, self.rows, head]
 
     def compare(self) -> list[Divergence]:
         """Says of each block of queries whether both sides agree, and returns where they do not."""
