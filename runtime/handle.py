@@ -6,7 +6,7 @@ import inspect
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from types import FunctionType
@@ -20,6 +20,7 @@ from runtime import manifest
 from runtime.errors import InvalidArgument
 
 if TYPE_CHECKING:
+    from codegen.core.manifest import Family
     from runtime._native import NativeKernel
     from runtime.kernel_info import KernelInfo
 
@@ -43,6 +44,29 @@ in_graphs = _Graphs()
 def name_in_graphs(key: str) -> str:
     """Returns the attribute of `in_graphs` that holds the kernel of a key."""
     return f"kernel_{key.encode().hex()}"
+
+
+def record_shapes(family: Family, parameters: Mapping[str, Any]) -> dict[str, list[int]]:
+    """Returns the shapes of a record's tensors by name, for a traced configuration."""
+    assert family.trace is not None
+    names = {parameter.name: parameter_kind(parameter) for parameter in family.parameters}
+    return {
+        tensor.name: [
+            expressions.parse(extent, names, "int").evaluate(parameters) for extent in tensor.shape
+        ]
+        for tensor in family.trace.record
+    }
+
+
+def split_records(
+    records: torch.Tensor, shapes: Mapping[str, list[int]]
+) -> dict[str, torch.Tensor]:
+    """Returns the tensors of records, [*grid, numbers of a record], each as [*grid, *shape]."""
+    parts = torch.split(records, [math.prod(shape) for shape in shapes.values()], -1)
+    views = (
+        part.view(*part.shape[:-1], *s) for part, s in zip(parts, shapes.values(), strict=True)
+    )
+    return dict(zip(shapes, views, strict=True))
 
 
 class Kernel:
@@ -137,16 +161,7 @@ class Kernel:
                 f"{family.name!r}, where={family.trace.parameter!r})"
             )
         result, records = self._native.trace(inputs, scalars, requested, out)
-        names = {parameter.name: parameter_kind(parameter) for parameter in family.parameters}
-        shapes = [
-            [expressions.parse(extent, names, "int").evaluate(parameters) for extent in part.shape]
-            for part in family.trace.record
-        ]
-        parts = torch.split(records, [math.prod(shape) for shape in shapes], -1)
-        tensors = [
-            part.view(*part.shape[:-1], *shape) for part, shape in zip(parts, shapes, strict=True)
-        ]
-        return result, {r.name: t for r, t in zip(family.trace.record, tensors, strict=True)}
+        return result, split_records(records, record_shapes(family, parameters))
 
     def timed(self, *arguments: Any, **options: Any) -> tuple[Any, float]:
         """Calls the kernel and waits for it.

@@ -40,10 +40,19 @@ struct Seen {
   int begin, end;
 };
 
+// The trace of kernels that have none.
+struct NoTrace {
+  NoTrace(const auto&...) {}
+  void inputs(const auto&...) const {}
+  void scores(const auto&...) const {}
+  void gradients(const auto&...) const {}
+};
+
 // Sequences of equal lengths, and a causal mask that is aligned bottom-right or none.
 template <class Arguments, int D, bool Causal>
 struct EqualLengths {
   using Args = Arguments;
+  using Trace = NoTrace;
   const Args& args;
 
   std::int64_t sequences() const { return args.B; }
@@ -325,9 +334,12 @@ class Backward {
     const Matrix gradients = rows_of(args_.dout, of.entry, first_row, head, rows,
                                      call_.value_columns(), worker.padded[1]);
     products.load_queries(q.first, q.stride, gradients.first, gradients.stride, rows);
+    const typename Call::Trace trace(args_, of.entry, head, block, first_key, rows, keys, used);
     products.multiply(rows, used);
+    trace.scores(products);
     const float* lse = args_.lse.template at<const float>(of.entry, head, first_row);
     const float* sums = row_sums_ + (of.entry * args_.H + head) * call_.rows() + first_row;
+    trace.inputs(products, lse, sums, dq);
     // Rows after the last, which some products have: they see no key.
     if constexpr (kDropsOut) {
       draw_bits(worker, of, head, first_query, call_.padding(of) + first_key, rows, keys);
@@ -345,6 +357,7 @@ class Backward {
       });
     }
     products.accumulate(rows, used, dq, dk, dv);
+    trace.gradients(products, dq, dk, dv);
   }
 
   // Draws the random bits of a block of queries of a head, and a block of keys.

@@ -117,7 +117,25 @@ struct alignas(64) PairGradients {
     }
   }
 
+  // Places of the operands and of the sums, for tracing.
+  float query(int row, int d) const { return wide(queries[row][d]); }
+  float out_gradient(int row, int d) const { return wide(out_gradients[row][d]); }
+  float key(int i, int d) const { return wide(keys[d / 16][i / 2][d % 16] >> i % 2 * 16); }
+  float value(int i, int d) const {
+    return wide(transposed_values[i / 16][d / 2][i % 16] >> d % 2 * 16);
+  }
+  float score(int row, int key) const { return scores[row][key]; }
+  float product(int row, int key) const { return dp[row][key]; }
+  float probability(int row, int key) const {
+    return wide(probabilities[key / 16][row / 2][key % 16] >> row % 2 * 16);
+  }
+  float score_gradient(int row, int key) const { return wide(left_score_gradients[row][key]); }
+  static float of_key(const float* sums, int key, int d) { return sums[d * B_c + key]; }
+
  private:
+  // The number of a value's lower 16 bits.
+  static float wide(std::uint32_t bits) { return bit_cast<float>(bits << 16); }
+
   KERNELMINT_ALWAYS_INLINE static U16 row_or_zeros(const bf16* from, std::int64_t stride, int row,
                                                    int count, int d) {
     return row < count ? load_bits<U16>(from + row * stride + d) : U16{};

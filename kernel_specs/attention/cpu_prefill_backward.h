@@ -20,6 +20,7 @@ template <class Arguments, class T>
 class AnyLengths {
  public:
   using Args = Arguments;
+  using Trace = NoTrace;
   static constexpr bool kPads = true;
   const Args& args;
 

@@ -104,6 +104,17 @@ struct alignas(64) VectorGradients {
     }
   }
 
+  // Places of the operands and of the sums, for tracing; scores and dP until they are P and dS.
+  float query(int row, int d) const { return queries[row][d]; }
+  float out_gradient(int row, int d) const { return out_gradients[row][d]; }
+  float key(int i, int d) const { return keys[i][d]; }
+  float value(int i, int d) const { return transposed_values[i / kPanel][d][i % kPanel]; }
+  float score(int row, int key) const { return scores[row][key]; }
+  float product(int row, int key) const { return score_gradients[row][key]; }
+  float probability(int row, int key) const { return scores[row][key]; }
+  float score_gradient(int row, int key) const { return score_gradients[row][key]; }
+  static float of_key(const float* sums, int key, int d) { return sums[key * D + d]; }
+
  private:
   static void transpose_rows(const T* from, std::int64_t stride, int count,
                              float (&panels)[B_c / kPanel][D][kPanel]) {

@@ -1,4 +1,5 @@
-"""The fp64 oracles of attention's families, and flash_forward's algorithm block by block.
+"""The fp64 oracles of attention's families, and flash_forward's and flash_backward's algorithms
+block by block.
 
 The algorithm is FlashAttention's (Dao et al. 2022, arXiv:2205.14135, algorithm 1) in the loop order
 of FlashAttention-2 (Dao 2023, arXiv:2307.08691, algorithm 1): one block of queries stays, blocks of
@@ -450,14 +451,10 @@ def simulate(
     if fused and scale <= 0:
         raise ValueError(f"the fused form needs a positive scale, not {scale}: pass fused=False")
 
-    def rows_of(tensor: Tensor, start: int, count: int) -> Tensor:
-        rows = tensor[start : start + count].double()
-        return torch.cat([rows, rows.new_zeros(count - rows.shape[0], rows.shape[1])])
-
     row = first_row + torch.arange(B_r, device=q.device)
     seen = torch.clamp(row + seq_len_k - seq_len_q + 1 if causal else row * 0 + seq_len_k, 0)
     seen = torch.where(row < seq_len_q, torch.clamp(seen, max=seq_len_k), 0)  # keys of each row
-    q_tile = rows_of(q, first_row, B_r)
+    q_tile = _tile(q, first_row, B_r)
     m = q_tile.new_full((B_r,), -math.inf)
     l_sum = q_tile.new_zeros(B_r)
     o = q_tile.new_zeros(B_r, head_dim)
@@ -465,7 +462,7 @@ def simulate(
     factor = scale * math.log2(math.e) if fused else 1.0  # from a difference of M's to an exponent
 
     for block in reversed(range(math.ceil(int(seen.max()) / B_c))):
-        k_tile, v_tile = rows_of(k, block * B_c, B_c), rows_of(v, block * B_c, B_c)
+        k_tile, v_tile = _tile(k, block * B_c, B_c), _tile(v, block * B_c, B_c)
         s_raw = q_tile @ k_tile.T
         column = block * B_c + torch.arange(B_c, device=q.device)
         s = s_raw if fused else scale * s_raw
@@ -492,6 +489,117 @@ def simulate(
         ):
             yield Intermediate(block, name, value)
     yield Intermediate(-1, "O_final", torch.where(l_sum > 0, 1 / l_sum, 0.0)[:, None] * o)
+
+
+class GradientIntermediate(NamedTuple):
+    """A tensor of the backward at one step; head and block are -1 for what follows the steps."""
+
+    head: int
+    query_block: int
+    name: str
+    value: Tensor
+
+
+def simulate_backward(
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    *,
+    B_r: int,
+    B_c: int,
+    key_block: int = 0,
+    causal: bool = False,
+    scale: float | None = None,
+    from_last: bool = False,
+) -> Iterator[GradientIntermediate]:
+    """Yields every intermediate of one block of keys, in the order in which a kernel meets them.
+
+    A step is a block of B_r queries, of which at least one sees one of the keys, of one of the
+    heads that share the keys: all heads have a block before the next block's turn. In each step, in
+    this order:
+
+        Q   [B_r, D]    the queries; rows past Sq are 0, and so in dO
+        K   [B_c, D]    the keys; rows past Sk are 0, and so in V
+        S   [B_r, B_c]  Q K^T, before scale and mask
+        L   [B_r]       the log-sum-exps; inf in rows past Sq
+        P   [B_r, B_c]  exp(scale S - L); 0 where a query does not see a key
+        dO  [B_r, D]    the gradients of the output
+        V   [B_c, D]    the values
+        dP  [B_r, B_c]  dO V^T
+        D   [B_r]       the sums of dO o over a row
+        dS  [B_r, B_c]  P (dP - D)
+        dV  [B_c, D]    P^T dO, summed over this step and the steps before
+        dQ  [B_r, D]    dS K, the step's part of dq before its scale
+        dK  [B_c, D]    dS^T Q, summed likewise, before its scale
+
+    and after the last step, as head and block -1, the gradients dv and dk, [B_c, D].
+
+    The arithmetic is fp64, but for the two roundings that belong to the algorithm as kernels run
+    it: P and dS are rounded to the inputs' dtype, since the products that sum up the gradients take
+    them in that dtype. dS is made of P before its rounding.
+
+    Args:
+        dout: [Sq, G, D], of the G query heads that share a key head.
+        q: [Sq, G, D].
+        k: [Sk, D], the key head.
+        v: [Sk, D].
+        o: the output, [Sq, G, D].
+        lse: log-sum-exp of each row of scores, [G, Sq], natural logarithm.
+        B_r: query rows of a step.
+        B_c: key/value rows of a block.
+        key_block: the block of keys, rows key_block * B_c and on.
+        causal: query i sees keys 0 to i + Sk - Sq.
+        scale: the factor on q k^T; D ** -0.5 when None.
+        from_last: blocks of queries come from the last to the first.
+
+    Raises:
+        ValueError: key_block lies past Sk.
+    """
+    (seq_len_q, group, head_dim), seq_len_k = q.shape, k.shape[0]
+    first_key = key_block * B_c
+    if not 0 <= first_key < seq_len_k:
+        raise ValueError(
+            f"key block {key_block} starts at row {first_key}; there are {seq_len_k} rows"
+        )
+    if scale is None:
+        scale = head_dim**-0.5
+    key = first_key + torch.arange(B_c, device=q.device)
+    k_tile, v_tile = _tile(k, first_key, B_c), _tile(v, first_key, B_c)
+    dk, dv = torch.zeros_like(k_tile), torch.zeros_like(v_tile)
+    first_block = max(0, first_key - seq_len_k + seq_len_q) // B_r if causal else 0
+    blocks = range(first_block, math.ceil(seq_len_q / B_r))
+    for block in reversed(blocks) if from_last else blocks:
+        row = block * B_r + torch.arange(B_r, device=q.device)
+        seen = row + seq_len_k - seq_len_q + 1 if causal else row * 0 + seq_len_k
+        seen = torch.where(row < seq_len_q, torch.clamp(seen, 0, seq_len_k), 0)
+        for head in range(group):
+            q_tile, do_tile, o_tile = (_tile(t[:, head], block * B_r, B_r) for t in (q, dout, o))
+            s = q_tile @ k_tile.T
+            sums = s.new_full((B_r,), math.inf)
+            sums[row < seq_len_q] = lse[head, row[row < seq_len_q]].double()
+            p = torch.exp(scale * s - sums[:, None]).masked_fill(key >= seen[:, None], 0)
+            dp = do_tile @ v_tile.T
+            row_sums = (do_tile * o_tile).sum(-1)
+            ds = (p * (dp - row_sums[:, None])).to(q.dtype).double()
+            p = p.to(q.dtype).double()
+            dv, dk = dv + p.T @ do_tile, dk + ds.T @ q_tile
+            for name, value in (
+                ("Q", q_tile), ("K", k_tile), ("S", s), ("L", sums), ("P", p), ("dO", do_tile),
+                ("V", v_tile), ("dP", dp), ("D", row_sums), ("dS", ds), ("dV", dv),
+                ("dQ", ds @ k_tile), ("dK", dk),
+            ):  # fmt: skip
+                yield GradientIntermediate(head, block, name, value)
+    yield GradientIntermediate(-1, -1, "dv", dv)
+    yield GradientIntermediate(-1, -1, "dk", scale * dk)
+
+
+def _tile(tensor: Tensor, start: int, count: int) -> Tensor:
+    """Returns `count` rows from the `start` on in fp64, zeros past the last one."""
+    rows = tensor[start : start + count].double()
+    return torch.cat([rows, rows.new_zeros(count - rows.shape[0], rows.shape[1])])
 
 
 def tuning_inputs(

@@ -33,6 +33,8 @@ class Consumer {
   static constexpr int kPart = Shared::kPartQueries / 2;  // columns of a part of dQ
   // True if the values of a step's queries are read before they are needed: registers are few.
   static constexpr bool kEarly = Config::B_r <= 80;
+  // True if a part of dQ is half of the queries, with all columns.
+  static constexpr bool kHalves = Shared::kPartQueries < Config::B_r;
   using Fragments = std::uint32_t[kSlices][4];
   using ScoreProduct = ptx::Wgmma<Element, Config::B_r>;
   using PartProduct = ptx::Wgmma<Element, Shared::kPartQueries>;
@@ -86,6 +88,8 @@ class Consumer {
     request_scores(products_, shared_.values(), gradients);
     ptx::wgmma_wait_group<1>();
     ptx::pin(scores_);
+    const auto trace = Sequences::trace(problem_, shared_, i, warpgroup_);
+    trace.scores(scores_);
     const auto change = keys_.change_of_scores(problem_, i, block);
     if constexpr (Sequences::kChangesScores) change.apply(scores_);
     unroll<Config::B_r / 8>([&](int c) {
@@ -104,6 +108,8 @@ class Consumer {
     if constexpr (kEarly) unroll<Config::B_r / 8>([&](int c) { delta[c] = row_pair(deltas, c); });
     ptx::wgmma_wait_group<0>();
     ptx::pin(products_);
+    trace.probabilities(shared_, queries, log_sums - rows_, gradients, deltas - rows_, scores_,
+                        products_);
     const std::uint32_t gradients_made = shared_.score_gradients(i % 2);
     unroll<kSlices>([&](int slice) {
       if (slice == Config::dv_after) request_values(gradients, slice);
@@ -124,6 +130,7 @@ class Consumer {
       ptx::stmatrix_x4_transposed(to_scores_ + gradients_made + slice * 16 * kPanelRowBytes,
                                   score_gradients_[slice]);
     });
+    trace.score_gradients(products_);
     if (Config::dv_after >= kSlices) request_values(gradients, kSlices);
     ptx::fence_async_shared();
     ptx::named_barrier_sync(kScoresMade, 256);
@@ -135,9 +142,12 @@ class Consumer {
     request_query_gradients(part, gradients_made);
     request_gradients(dk_, score_gradients_, queries);
     ptx::wgmma_wait_group<1>();  // dQ
+    trace.query_gradients(part, kHalves ? warpgroup_ * Shared::kPartQueries : 0,
+                          kHalves ? 0 : warpgroup_ * 64);
     give_query_gradients(part);
     ptx::wgmma_wait_group<0>();  // dK
     ptx::pin(dk_);
+    trace.key_gradients(dk_, dv_);
     pin(score_gradients_);
     release(shared_.template empty<Queries>(q_stage));
   }
@@ -187,7 +197,6 @@ class Consumer {
   // all of the queries, or by half of them.
   __device__ __forceinline__ void request_query_gradients(float (&d)[kPart],
                                                           std::uint32_t scores) const {
-    constexpr bool kHalves = Shared::kPartQueries < Config::B_r;
     const std::uint64_t left = ptx::swizzled_descriptor(
         shared_.keys() + (kHalves ? 0 : warpgroup_ * Shared::kKeyPanelBytes));
     const std::uint64_t right = ptx::swizzled_descriptor(

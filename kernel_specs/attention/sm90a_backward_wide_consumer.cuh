@@ -94,6 +94,8 @@ class WideConsumer {
     const float low_delta = load(deltas), high_delta = load(deltas + 32);
     ptx::wgmma_wait_group<1>();
     ptx::pin(scores);
+    const auto trace = Sequences::trace(problem_, shared_, i, warpgroup_);
+    trace.scores(scores);
     const auto change = keys_.change_of_scores(problem_, i, block);
     if constexpr (Sequences::kChangesScores) change.apply(scores);
     unroll<kScores>([&](int e) {
@@ -108,11 +110,14 @@ class WideConsumer {
         [&](int panel) { request_gradients(dv_[panel], gradients, probabilities, panel); });
     ptx::wgmma_wait_group<kPanels>();
     ptx::pin(products);
+    trace.probabilities(shared_, queries, log_sums - row, gradients, deltas - row, scores,
+                        products);
     unroll<kScores>([&](int e) {
       products[e] = scores[e] * (products[e] - (e / 2 % 2 == 0 ? low_delta : high_delta));
       if constexpr (Sequences::kChangesScores)
         products[e] *= change.slope(scores[e], e / 2 % 2 == 0 ? low_sum : high_sum, e);
     });
+    trace.score_gradients(products);
     store_transposed(shared_.score_gradients(), products);
     ptx::fence_async_shared();
     ptx::named_barrier_sync(kScoresMade, kThreads);
@@ -128,10 +133,12 @@ class WideConsumer {
       }
       ptx::wgmma_wait_group<1>();
       ptx::pin(part);
+      trace.query_gradients(part, panel);
       add(part, i, panel);
     });
     ptx::wgmma_wait_group<0>();
     unroll<kPanels>([&](int panel) { ptx::pin(dk_[panel]); });
+    trace.key_gradients(dk_, dv_);
     release(shared_.template empty<Queries>(q_stage));
   }
 

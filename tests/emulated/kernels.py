@@ -7,22 +7,26 @@ import fcntl
 import functools
 import hashlib
 import itertools
+import math
 import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+import torch
 from torch import Tensor
 
 import runtime
 from codegen.core import expressions
 from codegen.core.dtypes import SCALARS
-from codegen.core.manifest import Scalar
+from codegen.core.manifest import LazyFamilies, Scalar
+from codegen.core.where import parameter_kind
 from codegen.sources import build_paths
 from runtime import manifest
+from runtime.handle import record_shapes, split_records
+from runtime.kernel_info import infos
 from runtime.ondemand import compilers
 
 HERE = Path(__file__).resolve().parent
@@ -64,18 +68,19 @@ class Kernel:
 
     Args:
         key: a kernel's key.
-        faults: by file, what to replace in it, and by what.
+        faults: files, what to replace in them, and by what.
         project: the folder that has its specs and what was generated.
     """
 
     def __init__(
         self,
         key: str,
-        faults: Mapping[str, tuple[str, str]] = MappingProxyType({}),
+        faults: Iterable[tuple[str, str, str]] = (),
         project: Path = ROOT,
     ) -> None:
-        (self.info,) = (info for info in runtime.kernels(key.partition(".")[0]) if info.key == key)
-        self._library = _library(key, tuple(faults.items()), project)
+        of = LazyFamilies(project / "generated/manifest.json")[key.partition(".")[0]]
+        (self.info,) = (info for info in infos([of]) if info.key == key)
+        self._library = _library(key, tuple(faults), project)
         # Args lack what only gradients take.
         self._args = (project / "generated" / self.info.family / "args.h").read_text()
         self._seeds = itertools.count()
@@ -83,6 +88,21 @@ class Kernel:
     def __call__(self, *given: Tensor, out: Tensor | tuple[Tensor, ...], **options: Any) -> None:
         """Runs it, as if there were three multiprocessors. `given` are the first inputs; `out` is
         what options ask for, as `return_lse=True` does."""
+        self._run(given, out, options)
+
+    def trace(
+        self, *given: Tensor, out: tuple[Tensor, ...], **options: Any
+    ) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        """Runs a traced kernel; returns `out`, and the trace by name."""
+        return out, self._run(given, out, options)
+
+    def _run(
+        self,
+        given: tuple[Tensor, ...],
+        out: Tensor | tuple[Tensor, ...],
+        options: Mapping[str, Any],
+    ) -> dict[str, Tensor]:
+        """Returns the trace, without tensors if the kernel is not traced."""
         family = manifest.family(self.info.family)
         tensors = {a.name: t for a, t in zip(family.inputs, given, strict=False)}
         tensors |= {n: t for n, t in options.items() if isinstance(t, Tensor)}
@@ -115,6 +135,19 @@ class Kernel:
             )
         kinds += [ctypes.c_int64] * len(sizes)
         values += sizes.values()
+        trace: dict[str, Tensor] = {}
+        if family.trace is not None and self.info.parameters[family.trace.parameter]:
+            scope = known | {p.name: parameter_kind(p) for p in family.parameters}
+            grid = [
+                expressions.parse(extent, scope).evaluate(sizes | dict(self.info.parameters))
+                for extent in family.trace.grid
+            ]
+            shapes = record_shapes(family, self.info.parameters)
+            floats = sum(math.prod(shape) for shape in shapes.values())
+            records = torch.full((*grid, floats), math.nan)
+            kinds += [ctypes.c_void_p, ctypes.c_int64 * len(grid)]
+            values += [records.data_ptr(), tuple(s // floats for s in records.stride()[:-1])]
+            trace = split_records(records, shapes)
         structure = type("Args", (ctypes.Structure,), {
             "_fields_": [(f"_{i}", kind) for i, kind in enumerate(kinds)]
         })  # fmt: skip
@@ -123,12 +156,11 @@ class Kernel:
         error = self._library.launch(ctypes.byref(arguments), size, 3, next(self._seeds))
         if error is not None:
             raise EmulatorError(error.decode())
+        return trace
 
 
 @functools.cache
-def _library(
-    key: str, faults: tuple[tuple[str, tuple[str, str]], ...], project: Path
-) -> ctypes.CDLL:
+def _library(key: str, faults: tuple[tuple[str, str, str], ...], project: Path) -> ctypes.CDLL:
     family, target, _ = key.split(".")
     specs, generated = project / "kernel_specs", project / "generated"
     shards = (generated / family).glob(f"{target}_*.cu")
@@ -144,10 +176,11 @@ def _library(
         instructions = [path.name for path in (ROOT / "runtime/include/ptx").iterdir()]
         names = [f"{family}/{target}_wgmma.cuh", *(f"ptx/{name}" for name in instructions)]
         replaced = dict.fromkeys(names, '#include "ptx.h"\n')
-        for name, (text, instead) in faults:
+        for name, text, instead in faults:
             (path,) = (p for p in (specs / name, include / name) if p.exists())
-            assert path.read_text().count(text) == 1
-            replaced[name] = path.read_text().replace(text, instead)
+            content = replaced.get(name, path.read_text())
+            assert content.count(text) == 1
+            replaced[name] = content.replace(text, instead)
         for name, text in replaced.items():
             (before / name).parent.mkdir(parents=True, exist_ok=True)
             (before / name).write_text(text)

@@ -52,7 +52,7 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_found(fault: str) -> None:
     file, text, instead = FAULTS[fault]
-    kernel = Kernel(PREFILL, {file: (text, instead)})
+    kernel = Kernel(PREFILL, [(file, text, instead)])
     q, k, v = (torch.randn(1, 700, 5, 64).bfloat16() for _ in "qkv")
     q *= 8  # few keys count: what a wrong block does to the output is not small
     out = torch.full_like(q, float("nan"))

@@ -6,6 +6,7 @@
 
 #include "attention/flash_backward/problem.h"
 #include "attention/flash_backward/sm90a_problem.h"
+#include "attention/flash_backward/sm90a_trace.cuh"
 #include "attention/sm90a_backward_producer.cuh"
 #include "attention/sm90a_backward_shared_memory.cuh"
 #include "attention/sm90a_backward_wide_shared_memory.cuh"
@@ -22,6 +23,7 @@ template <class Config>
 struct EqualSequences {
   using Problem = sm90a::Problem<typename Config::Args>;
   using Tile = flash_backward::Tile;
+  using Trace = sm90a::Trace<Config>;
   using Shared =
       std::conditional_t<kIsWide<Config>, WideSharedMemory<Config>, SharedMemory<Config>>;
 
@@ -87,6 +89,17 @@ struct EqualSequences {
       unsigned* const counter = problem.counters + tile.batch * problem.args.Hk + tile.kv_head;
       const bool is_first = tile.key_block == 0;
       return {counter, is_first || n == 0 ? 0u : step + 1u, step + 1u, is_first && n > 0};
+    }
+  }
+
+  // The trace of a step.
+  __device__ __forceinline__ static Trace trace(const Problem& problem, const Shared& shared,
+                                                int step, int warpgroup) {
+    if constexpr (Traced<Config>) {
+      const Tile tile = tile_again(problem, shared);
+      return Trace(problem, tile, block_of_step(problem, tile, step), warpgroup);
+    } else {
+      return {};
     }
   }
 

@@ -9,6 +9,7 @@
 #include "attention/sm90a_backward_producer.cuh"
 #include "attention/sm90a_backward_scores.cuh"
 #include "attention/sm90a_backward_shared_memory.cuh"
+#include "attention/sm90a_backward_trace.cuh"
 #include "attention/sm90a_backward_wide_shared_memory.cuh"
 #include "attention/softcap.cuh"
 #include "integers.h"
@@ -47,6 +48,7 @@ struct AnyLengths {
                          attention_backward::sm90a::WideSharedMemory<Config, sizeof(Tile)>,
                          attention_backward::sm90a::SharedMemory<Config, sizeof(Tile)>>;
   using Lane = attention_backward::sm90a::ScoresOfLane<Config>;
+  using NoTrace = attention_backward::sm90a::NoTrace;
 
   static constexpr bool kChangesScores = kChanges;
   static constexpr bool kOneCounter = false;
@@ -55,6 +57,10 @@ struct AnyLengths {
 
   __device__ __forceinline__ static int reach(int keys) {
     return keys < 0 ? kFarthest : min(keys, kFarthest);
+  }
+
+  __device__ __forceinline__ static NoTrace trace(const Problem&, const Shared&, int, int) {
+    return {};
   }
 
   // True if queries of a block of a sequence see a key.

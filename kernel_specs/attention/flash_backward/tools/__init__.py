@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..tools.contenders import GRADIENTS as contenders
-from ..tools.problems import Gradients, equal_sequences
+from ...tools.contenders import GRADIENTS as contenders
+from ...tools.problems import Gradients, equal_sequences
+from .debug import main as debug
 
-__all__ = ["CASES", "RACE_CASES", "contenders", "problems"]
+__all__ = ["CASES", "RACE_CASES", "contenders", "debug", "problems"]
 
 
 def _case(heads: int, kv_heads: int, seq_len_q: int, seq_len_k: int) -> dict[str, object]:

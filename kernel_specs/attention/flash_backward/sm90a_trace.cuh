@@ -1,0 +1,175 @@
+// The values that a traced configuration writes: every intermediate of every step, as family.yaml's
+// `trace:` lists them.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/flash_backward/problem.h"
+#include "attention/sm90a_backward_scores.cuh"
+#include "attention/sm90a_backward_shared_memory.cuh"
+#include "attention/sm90a_backward_trace.cuh"
+#include "flash_backward/trace.h"
+#include "ptx/math.cuh"
+#include "ptx/shared_memory.cuh"
+#include "ptx/special_registers.cuh"
+#include "register_tile.cuh"
+
+namespace kernelmint::flash_backward::sm90a {
+
+using namespace attention_backward::sm90a;
+
+template <class Config>
+class Trace : public NoTrace {};
+
+// A warpgroup's part of a step's record. Each tensor is written where it is complete: S before the
+// exponentials; P, dP and the operands when dP is there; dS before dV ends; dQ before it leaves; dK
+// and dV at the end of the step.
+template <Traced Config>
+class Trace<Config> {
+  using Element = typename Config::dtype;
+  using Record = TraceRecord<Config>;
+  using Lane = ScoresOfLane<Config>;
+  static constexpr int kThreads = 128 * Config::n_warpgroups;
+
+ public:
+  // `index` is that of the step's block of queries among all of the call.
+  template <class Problem, class Step>
+  __device__ Trace(const Problem& problem, const Tile& tile, const Step& step, int warpgroup)
+      : warpgroup_(warpgroup), record_(nullptr) {
+    if (problem.args.trace.data != nullptr)
+      record_ = problem.args.trace.template as<Record>() +
+                std::int64_t{step.index} * problem.key_blocks + tile.key_block;
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void scores(const float (&scores)[kCount]) const {
+    if (record_ == nullptr) return;
+    unroll<kCount>([&](int e) { score(record_->S, e) = scores[e]; });
+  }
+
+  // The operands by the addresses of their blocks: Q with its log-sum-exps, and dO with D.
+  template <class Shared, int kCount>
+  __device__ __forceinline__ void probabilities(const Shared& shared, std::uint32_t queries,
+                                                std::uint32_t log_sums, std::uint32_t gradients,
+                                                std::uint32_t deltas,
+                                                const float (&probabilities)[kCount],
+                                                const float (&products)[kCount]) const {
+    if (record_ == nullptr) return;
+    unroll<kCount>([&](int e) {
+      score(record_->P, e) = rounded(probabilities[e]);
+      score(record_->dP, e) = products[e];
+    });
+    copy(record_->Q, queries);
+    copy(record_->dO, gradients);
+    copy(record_->K, shared.keys());
+    copy(record_->V, shared.values());
+    for (int row = thread(); row < Config::B_r; row += kThreads) {
+      record_->L[row] = load(log_sums + row * 4) * 0.6931471805599453f;
+      record_->D[row] = load(deltas + row * 4);
+    }
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void score_gradients(const float (&gradients)[kCount]) const {
+    if (record_ == nullptr) return;
+    unroll<kCount>([&](int e) { score(record_->dS, e) = rounded(gradients[e]); });
+  }
+
+  // The warpgroup's part of dQ, transposed: 64 columns by queries from the `first_query` on.
+  template <int kCount>
+  __device__ __forceinline__ void query_gradients(const float (&part)[kCount], int first_query,
+                                                  int first_column) const {
+    if (record_ == nullptr) return;
+    for_each(part, [&](int row, int column, float value) {
+      if (first_column + row < Config::d_head)
+        record_->dQ[first_query + column][first_column + row] = value;
+    });
+  }
+  // A panel of columns of all queries, if the head is wide.
+  template <int kCount>
+  __device__ __forceinline__ void query_gradients(const float (&part)[kCount], int panel) const {
+    if (record_ == nullptr) return;
+    for_each(part, [&](int row, int column, float value) {
+      record_->dQ[row][first_column(panel) + column] = value;
+    });
+  }
+
+  // Sums of the warpgroup's 64 keys.
+  template <int kCount>
+  __device__ __forceinline__ void key_gradients(const float (&dk)[kCount],
+                                                const float (&dv)[kCount]) const {
+    if (record_ == nullptr) return;
+    write(record_->dK, dk);
+    write(record_->dV, dv);
+  }
+  // Panels of columns of all keys, transposed, if the head is wide.
+  template <int kPanels, int kCount>
+  __device__ __forceinline__ void key_gradients(const float (&dk)[kPanels][kCount],
+                                                const float (&dv)[kPanels][kCount]) const {
+    if (record_ == nullptr) return;
+    unroll<kPanels>([&](int panel) {
+      for_each(dk[panel], [&](int row, int column, float value) {
+        record_->dK[column][first_column(panel) + row] = value;
+      });
+      for_each(dv[panel], [&](int row, int column, float value) {
+        record_->dV[column][first_column(panel) + row] = value;
+      });
+    });
+  }
+
+ private:
+  // The place of the e-th register of scores.
+  __device__ __forceinline__ float& score(float (&to)[Config::B_r][Config::B_c], int e) const {
+    const int first_key = kIsWide<Config> ? 0 : warpgroup_ * 64;
+    return to[Lane::first_query() + Lane::query(e)][first_key + Lane::first_key() + Lane::key(e)];
+  }
+
+  // f(row, column, value) for each of the lane's accumulators of 64 rows.
+  template <int kCount, class F>
+  __device__ __forceinline__ static void for_each(const float (&values)[kCount], const F& f) {
+    using Rows = RegisterTile<16, 2 * kCount>;
+    const int lane = thread() % 32, first_row = thread() % 128 / 32 * 16 + Rows::first_row(lane);
+    unroll<kCount>([&](int e) {
+      f(first_row + e / 2 % 2 * 8, Rows::first_column(lane) + e / 4 * 8 + e % 2, values[e]);
+    });
+  }
+
+  template <int kCount>
+  __device__ __forceinline__ void write(float (&to)[Config::B_c][Config::d_head],
+                                        const float (&values)[kCount]) const {
+    for_each(values,
+             [&](int row, int column, float value) { to[warpgroup_ * 64 + row][column] = value; });
+  }
+
+  // Rows in panels of shared memory; each thread has a share.
+  template <int kRows>
+  __device__ static void copy(float (&to)[kRows][Config::d_head], std::uint32_t from) {
+    constexpr int kPairs = Config::d_head / 2;
+#pragma unroll 1
+    for (int i = thread(); i < kRows * kPairs; i += kThreads) {
+      const int row = i / kPairs, column = i % kPairs * 2;
+      const int panel_row = column / 64 * kRows + row, chunk = column % 64 / 8 ^ row % 8;
+      const float2 pair = ptx::unpack<Element>(
+          ptx::load_shared_4(from + panel_row * kPanelRowBytes + chunk * 16 + column % 8 * 2));
+      to[row][column] = pair.x;
+      to[row][column + 1] = pair.y;
+    }
+  }
+
+  __device__ __forceinline__ static float load(std::uint32_t address) {
+    return __uint_as_float(ptx::load_shared_4(address));
+  }
+  __device__ __forceinline__ static float rounded(float value) {
+    return ptx::unpack<Element>(ptx::pack<Element>(value, value)).x;
+  }
+  // The thread's number among the computing threads.
+  __device__ static int thread() { return static_cast<int>(ptx::reread_thread_index()) - 128; }
+  __device__ __forceinline__ int first_column(int panel) const {
+    return (warpgroup_ * kPanelsOfWarpgroup<Config> + panel) * 64;
+  }
+
+  const int warpgroup_;
+  Record* record_;
+};
+
+}  // namespace kernelmint::flash_backward::sm90a
