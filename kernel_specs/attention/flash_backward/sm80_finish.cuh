@@ -4,39 +4,16 @@
 #include <cstdint>
 
 #include "attention/flash_backward/problem.h"
-#include "attention/flash_backward/sm80_copy.cuh"
-#include "attention/flash_backward/sm80_shared_memory.cuh"
+#include "attention/flash_backward/sm80_equal_sequences.cuh"
+#include "attention/sm80_backward_copy.cuh"
+#include "attention/sm80_backward_query_gradients.cuh"
 #include "ptx/atomic.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/shared_memory.cuh"
-#include "register_tile.cuh"
 
 namespace kernelmint::flash_backward::sm80 {
 
-// The place of a warp's tile of dQ among the tiles of a block of queries.
-template <class Config>
-struct QueryGradientTile {
-  using Parts = Shape<Config>;
-  using Values = RegisterTile<Parts::kDqQueries, Parts::kDqColumns>;
-  static constexpr int kFloats = Parts::kDqQueries * Parts::kDqColumns;
-
-  __device__ static int first_query(int warp) { return warp % Config::dq_rows * Parts::kDqQueries; }
-  __device__ static int first_column(int warp) {
-    return warp / Config::dq_rows * Parts::kDqColumns;
-  }
-
-  // f(values, address) for each four of a lane's values and where they lie in memory.
-  template <class F>
-  __device__ __forceinline__ static void for_each(Values& values, float* tile, int lane,
-                                                  const F& f) {
-    float* const first = tile + lane * ptx::kQuadLaneStep;
-    unroll<Values::kRowTiles>([&](int row) {
-      unroll<Values::kColumnGroups>([&](int group) {
-        f(values.accumulator(row, group), first + (row * Values::kColumnGroups + group) * 128);
-      });
-    });
-  }
-};
+using namespace attention_backward::sm80;
 
 // dQ, scaled and rounded, of a block of queries, from the order of the registers.
 template <class Config>
@@ -68,7 +45,7 @@ __global__ void __launch_bounds__(Config::threads)
   __syncthreads();
   RowCopy<Config, Layout, Config::B_r>::store(tile, args.dq.template at<Element>(batch, 0, head),
                                               args.dq.stride[1], block * Config::B_r,
-                                              static_cast<int>(args.Sq));
+                                              Rows{static_cast<int>(args.Sq)});
 }
 
 }  // namespace kernelmint::flash_backward::sm80

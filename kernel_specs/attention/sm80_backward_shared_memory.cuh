@@ -6,7 +6,7 @@
 #include "attention/sm80_tiles.cuh"
 #include "ptx/mbarrier.cuh"
 
-namespace kernelmint::flash_backward::sm80 {
+namespace kernelmint::attention_backward::sm80 {
 
 using namespace attention::sm80;
 
@@ -82,4 +82,4 @@ class SharedMemory {
   }
 };
 
-}  // namespace kernelmint::flash_backward::sm80
+}  // namespace kernelmint::attention_backward::sm80

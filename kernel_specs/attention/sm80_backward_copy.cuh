@@ -9,7 +9,7 @@
 #include "ptx/special_registers.cuh"
 #include "register_tile.cuh"
 
-namespace kernelmint::flash_backward::sm80 {
+namespace kernelmint::attention_backward::sm80 {
 
 using namespace attention::sm80;
 
@@ -22,25 +22,26 @@ class RowCopy {
   static_assert(kRows % kPassRows == 0 && kPassRows % 8 == 0);
 
  public:
-  // Requests rows of a tensor from the `first` on; those from `end` on become zeros.
-  template <class Element>
+  // Requests rows of a tensor from the `first` on; what is not in `part` becomes zeros.
+  template <class Element, class Part>
   __device__ __forceinline__ static void request(std::uint32_t tile, const Element* rows,
-                                                 std::int64_t row_stride, int first, int end) {
+                                                 std::int64_t row_stride, int first, Part part) {
     const Place place;
     const Element* const from = rows + (first + place.row) * row_stride + place.chunk * 8;
     for_each(place, tile, [&](std::uint32_t to, int row, int column) {
-      ptx::cp_async_16_or_zero(to, from + row * row_stride + column, first + place.row + row < end);
+      ptx::cp_async_16_or_zero(to, from + row * row_stride + column,
+                               part.has(first + place.row + row, place.chunk * 8 + column));
     });
   }
 
-  // Stores rows of shared memory to a tensor's rows from the `first` on, up to `end`.
-  template <class Element>
+  // Stores rows of shared memory to a tensor's rows from the `first` on, those in `part`.
+  template <class Element, class Part>
   __device__ __forceinline__ static void store(std::uint32_t tile, Element* rows,
-                                               std::int64_t row_stride, int first, int end) {
+                                               std::int64_t row_stride, int first, Part part) {
     const Place place;
     Element* const to = rows + (first + place.row) * row_stride + place.chunk * 8;
     for_each(place, tile, [&](std::uint32_t from, int row, int column) {
-      if (first + place.row + row < end)
+      if (part.has(first + place.row + row, place.chunk * 8 + column))
         *reinterpret_cast<uint4*>(to + row * row_stride + column) = ptx::load_shared_16(from);
     });
   }
@@ -87,4 +88,4 @@ __device__ __forceinline__ void store_rounded(std::uint32_t tile, int first_row,
   });
 }
 
-}  // namespace kernelmint::flash_backward::sm80
+}  // namespace kernelmint::attention_backward::sm80
