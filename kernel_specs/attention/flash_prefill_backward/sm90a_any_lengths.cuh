@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attention/flash_prefill_backward/any_lengths.cuh"
 #include "attention/flash_prefill_backward/sm90a_problem.h"
 #include "attention/sm90a_backward_producer.cuh"
 #include "attention/sm90a_backward_scores.cuh"
@@ -24,25 +25,13 @@ namespace kernelmint::flash_prefill_backward::sm90a {
 using attention_backward::sm90a::BlockOfStep, attention_backward::sm90a::kIsWide,
     attention_backward::sm90a::Turn;
 
-inline constexpr float kLog2E = 1.4426950408889634f;
-
-// A block of keys, and the blocks of queries that see it. Rows of both are counted from where their
-// sequence's region begins, and blocks of queries from its first block.
-struct Tile {
-  int sequence, kv_head;
-  int query_entry_, query_row_, first_query, end_query;
-  int key_entry_, key_row_, key_rows, first_key, end_key;
-  int key_block;
-  int first_block, blocks;
-  int first_index;  // the sequence's first block of queries, among all of a head
-  int own;          // the key of the region's first row, which other rows' keys follow
-};
-
 // The main kernel's view of a call, as flash_backward's EqualSequences is.
 template <class Config, bool kChanges>
-struct AnyLengths {
+struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename Config::Args>> {
   using Problem = sm90a::Problem<typename Config::Args>;
-  using Tile = sm90a::Tile;
+  using Base = flash_prefill_backward::AnyLengths<Config, Problem>;
+  using Tile = flash_prefill_backward::Tile;
+  using Base::kFarthest, Base::reach, Base::nth_block, Base::block_index, Base::blocks_before;
   using Shared =
       std::conditional_t<kIsWide<Config>,
                          attention_backward::sm90a::WideSharedMemory<Config, sizeof(Tile)>,
@@ -53,62 +42,14 @@ struct AnyLengths {
   static constexpr bool kChangesScores = kChanges;
   static constexpr bool kOneCounter = false;
   static constexpr bool kCleans = true;
-  static constexpr int kFarthest = 1 << 30;  // no position is beyond
-
-  __device__ __forceinline__ static int reach(int keys) {
-    return keys < 0 ? kFarthest : min(keys, kFarthest);
-  }
 
   __device__ __forceinline__ static NoTrace trace(const Problem&, const Shared&, int, int) {
     return {};
   }
 
-  // True if queries of a block of a sequence see a key.
-  __device__ static bool sees_keys(const Problem& problem, const Region& queries,
-                                   const Region& keys, int block) {
-    const int own = keys.end - queries.end;
-    const int first = max(block * Config::B_r, queries.begin);
-    const int last = min((block + 1) * Config::B_r, queries.end) - 1;
-    return first <= last && max(keys.begin, first + own - reach(problem.args.window_left)) <=
-                                min(keys.end - 1, last + own + reach(problem.args.window_right));
-  }
-
   __device__ static void find_tile(const Problem& problem, const Shared& shared) {
     if (threadIdx.x / 32 != 2) return;
-    const auto& args = problem.args;
-    const int heads = static_cast<int>(args.Hk), index = static_cast<int>(blockIdx.x);
-    const int section = index / (problem.key_blocks * problem.section_heads);
-    const int at = index - section * (problem.key_blocks * problem.section_heads);
-    const int section_heads = min(problem.section_heads, heads - section * problem.section_heads);
-    const int place = at / section_heads;
-    const int key_block = problem.from_first ? problem.key_blocks - 1 - place : place;
-    const int sequence = sequence_of<Config::B_c>(args.cu_seqlens_k, static_cast<int>(args.Tk),
-                                                  problem.sequences, key_block);
-    const Region queries = queries_of<Config>(args, problem.sequences, sequence);
-    const Region keys = keys_of<Config>(args, problem.sequences, sequence);
-    Tile tile{.sequence = sequence,
-              .kv_head = section * problem.section_heads + at % section_heads,
-              .query_entry_ = queries.entry,
-              .query_row_ = queries.first_row,
-              .first_query = queries.begin,
-              .end_query = queries.end,
-              .key_entry_ = keys.entry,
-              .key_row_ = keys.first_row,
-              .key_rows = keys.rows,
-              .first_key = keys.begin,
-              .end_key = keys.end,
-              .key_block = key_block - keys.first_block,
-              .first_index = queries.first_block,
-              .own = keys.end - queries.end};
-    // The queries that see the first key at the latest, and the last key at the earliest.
-    const int first_key = max(keys.begin, tile.key_block * Config::B_c);
-    const int last_key = min(keys.end, (tile.key_block + 1) * Config::B_c) - 1;
-    const int first = max(queries.begin, first_key - tile.own - reach(args.window_right));
-    const int last = min(queries.end - 1, last_key - tile.own + reach(args.window_left));
-    if (first_key <= last_key && first <= last) {
-      tile.first_block = first / Config::B_r;
-      tile.blocks = last / Config::B_r + 1 - tile.first_block;
-    }
+    const Tile tile = Base::tile_of(problem);
     if (threadIdx.x % 32 == 0)
       unroll<4>([&](int i) {
         ptx::store_shared(shared.tile() + 16 * i, reinterpret_cast<const uint4*>(&tile)[i]);
@@ -125,38 +66,13 @@ struct AnyLengths {
     return tile(problem, shared);
   }
 
-  __device__ __forceinline__ static float scale(const Problem& problem) {
-    return problem.args.softmax_scale;
-  }
-  __device__ __forceinline__ static int columns(const Problem& problem) {
-    return static_cast<int>(problem.args.D);
-  }
-  __device__ __forceinline__ static int value_columns(const Problem& problem) {
-    return static_cast<int>(problem.args.Dv);
-  }
-
   __device__ __forceinline__ static int query_row(const Tile& tile, int block) {
     return tile.query_row_ + block * Config::B_r;
   }
-  __device__ __forceinline__ static int query_entry(const Tile& tile) { return tile.query_entry_; }
   __device__ __forceinline__ static int key_row(const Tile& tile) {
     return tile.key_row_ + tile.key_block * Config::B_c;
   }
-  __device__ __forceinline__ static int key_entry(const Tile& tile) { return tile.key_entry_; }
 
-  __device__ __forceinline__ static int nth_block(const Problem& problem, const Tile& tile, int n) {
-    return tile.first_block + (problem.from_first ? n : tile.blocks - 1 - n);
-  }
-  __device__ __forceinline__ static int block_index(const Problem& problem, const Tile& tile,
-                                                    int head, int block) {
-    return head * problem.query_blocks + tile.first_index + block;
-  }
-  // Steps go through all blocks of a head before those of the next one, whose Q, dO and dQ would
-  // not stay in L2 together. But if dQ waits for turns, and tiles have different numbers of blocks,
-  // all heads have a block first: a head's short tiles would wait for its long ones.
-  __device__ __forceinline__ static bool heads_first(const Problem& problem) {
-    return problem.heads_first;
-  }
   // A step's block of queries.
   __device__ __forceinline__ static BlockOfStep block_of_step(const Problem& problem,
                                                               const Tile& tile, int step) {
@@ -174,17 +90,6 @@ struct AnyLengths {
     const unsigned before = blocks_before(problem, tile, block);
     const unsigned least = Config::deterministic ? before : min(before, 1u);
     return {problem.counters + index, least, before + 1, before == 0};
-  }
-
-  __device__ __forceinline__ static int blocks_before(const Problem& problem, const Tile& tile,
-                                                      int block) {
-    const int first = max(block * Config::B_r, tile.first_query);
-    const int last = min((block + 1) * Config::B_r, tile.end_query) - 1;
-    if (!problem.from_first)
-      return tile.key_block -
-             max(tile.first_key, first + tile.own - reach(problem.args.window_left)) / Config::B_c;
-    return min(tile.end_key - 1, last + tile.own + reach(problem.args.window_right)) / Config::B_c -
-           tile.key_block;
   }
 
   // The keys of a warpgroup, 64, or of all if the head is wide, and the queries that see them.

@@ -3,13 +3,12 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstdint>
 
+#include "attention/flash_prefill_backward/describe.cuh"
 #include "attention/flash_prefill_backward/sm90a_problem.h"
 #include "attention/flash_prefill_backward/sm90a_rows.cuh"
 #include "attention/sm90a_tensor_maps.cuh"
-#include "attention/softcap.h"
 #include "cuda_launch.cuh"
 
 namespace kernelmint {
@@ -23,31 +22,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
-  const bool packed_q = args.cu_seqlens_q.data != nullptr;
-  const std::int64_t sequences = packed_q ? args.Cq - 1 : args.Nq;
-  const bool has_queries = args.Nq * args.H * args.Tq > 0,
-             has_keys = args.Nk * args.Hk * args.Tk > 0;
-  const std::int64_t query_blocks = sm90a::most_blocks<Config::B_r>(packed_q, args.Tq, sequences);
-  const std::int64_t key_blocks =
-      sm90a::most_blocks<Config::B_c>(args.cu_seqlens_k.data != nullptr, args.Tk, sequences);
-  sm90a::Problem<typename Config::Args> problem{};
-  problem.args = args;
-  problem.query_blocks = static_cast<int>(query_blocks);
-  problem.key_blocks = static_cast<int>(key_blocks);
-  problem.group = static_cast<int>(args.H / args.Hk);
-  problem.scale_log2 = args.softmax_scale * sm90a::kLog2E;
-  problem.sequences = static_cast<int>(sequences);
-  problem.cap = attention::usable_cap(args.softcap);
-  const bool is_causal = args.window_right >= 0, is_window = is_causal && args.window_left >= 0;
   // Warps of a wide head add dQ themselves, and would wait.
-  problem.stores_first = Config::deterministic || (is_window && !kIsWide<Config>);
-  problem.from_first = is_causal && problem.stores_first;
-  problem.heads_first = is_window || !(Config::deterministic && is_causal);
-  // Heads whose tiles are at work at one time: their Q, dO and dQ stay in L2.
-  const std::int64_t blocks = std::max(key_blocks, std::int64_t{1});
-  problem.section_heads =
-      static_cast<int>(std::clamp((context.facts.sm_count + blocks / 2) / blocks, std::int64_t{1},
-                                  std::min<std::int64_t>(8, args.Hk)));
+  auto problem = describe<Config, sm90a::Problem<typename Config::Args>>(
+      args, context, {.resident_blocks = 1, .stores_windows = !kIsWide<Config>});
+  const bool has_queries = flash_prefill_backward::has_queries(args),
+             has_keys = flash_prefill_backward::has_keys(args);
   // A map has no empty extent; a tensor with an empty extent is not read.
   const auto encode_blocks = [&](const char* name, MappedTensor& mapped,
                                  const ConstTensorView<4>& tensor, std::int64_t columns,
@@ -65,24 +44,16 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
         encode_blocks("v", problem.v, args.v, args.Dv, args.Tk, args.Hk, args.Nk, Config::B_c)})
     if (result.error != nullptr) return result;
   if (has_queries) {
-    const std::int64_t blocks_of_heads = args.H * query_blocks,
-                       rows = blocks_of_heads * Config::B_r;
-    const Allocation scratch = context.allocate(
-        (rows * (Config::padded_head + 2) + (8 + kCountersOfBlock<Config>)*blocks_of_heads) *
-        sizeof(float));
-    if (scratch.error != nullptr) return {scratch.error};
-    problem.dq = static_cast<float*>(scratch.data);
-    problem.log_sums = problem.dq + rows * Config::padded_head;
-    problem.deltas = problem.log_sums + rows;
-    problem.sinks = problem.deltas + rows;
-    problem.counters = reinterpret_cast<unsigned*>(problem.sinks + 8 * blocks_of_heads);
+    const LaunchResult memory =
+        allocate<Config>(problem, context, Config::padded_head, kCountersOfBlock<Config>);
+    if (memory.error != nullptr) return memory;
     const LaunchResult result = launch_cuda<&prepare_rows<Config>>(
-        {.grid = {blocks_of_heads}, .block = {256}}, context, problem);
+        {.grid = {args.H * problem.query_blocks}, .block = {256}}, context, problem);
     if (result.error != nullptr) return result;
   }
   const auto run = [&]<bool kChangesScores>() {
     return launch_cuda<&flash_prefill_backward_sm90a<Config, kChangesScores>>(
-        {.grid = {args.Hk * key_blocks},
+        {.grid = {args.Hk * problem.key_blocks},
          .block = {Config::threads},
          .shared_memory = Config::smem_bytes,
          .dependent = has_queries},
@@ -95,9 +66,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
     if (result.error != nullptr) return result;
   }
   if (has_queries) {
-    const LaunchResult result = launch_cuda<&finish_queries<Config>>(
-        {.grid = {args.H * query_blocks}, .block = {128 * Config::n_warpgroups}, .dependent = true},
-        context, problem);
+    const LaunchResult result =
+        launch_cuda<&finish_queries<Config>>({.grid = {args.H * problem.query_blocks},
+                                              .block = {128 * Config::n_warpgroups},
+                                              .dependent = true},
+                                             context, problem);
     if (result.error != nullptr) return result;
   }
   if (args.ds_aux.data == nullptr || args.H == 0) return {};

@@ -1,115 +1,19 @@
-// The kernels before and after the main one: values of each row of scores; dQ as a tensor; and the
-// gradients of sinks.
+// The kernels before and after the main one.
 #pragma once
 
 #include <cstdint>
 
-#include "attention/flash_prefill_backward/sm90a_any_lengths.cuh"
+#include "attention/flash_prefill_backward/rows.cuh"
 #include "attention/flash_prefill_backward/sm90a_problem.h"
 #include "attention/sm90a_backward_finish.cuh"
-#include "integers.h"
 #include "ptx/dependent_launch.cuh"
-#include "ptx/math.cuh"
-#include "register_tile.cuh"
 
 namespace kernelmint::flash_prefill_backward {
 
-// The head and the block of queries of a thread block, and the rows of its sequence.
-template <class Config>
-struct BlockOfQueries {
-  int head, index, block, sequence;
-  sm90a::Region region;
-
-  __device__ explicit BlockOfQueries(const sm90a::Problem<typename Config::Args>& problem) {
-    const auto& args = problem.args;
-    const int heads = static_cast<int>(args.H);
-    head = static_cast<int>(blockIdx.x) % heads;
-    const int place = static_cast<int>(blockIdx.x) / heads;
-    index = head * problem.query_blocks + place;
-    sequence = sm90a::sequence_of<Config::B_r>(args.cu_seqlens_q, static_cast<int>(args.Tq),
-                                               problem.sequences, place);
-    region = sm90a::queries_of<Config>(args, problem.sequences, sequence);
-    block = place - region.first_block;
-  }
-  __device__ bool sees_keys(const sm90a::Problem<typename Config::Args>& problem) const {
-    const sm90a::Region keys = sm90a::keys_of<Config>(problem.args, problem.sequences, sequence);
-    return sm90a::AnyLengths<Config, false>::sees_keys(problem, region, keys, block);
-  }
-  // False if no sequence has the block.
-  __device__ bool exists() const { return block * Config::B_r < region.rows; }
-};
-
-// D, the sum of dO O, and the log-sum-exp as a power of two, of each query, and a dQ of zero if it
-// is not stored. A row without keys, and a row of no sequence, has an infinite log-sum-exp, so that
-// its probabilities are 0. As many neighbouring lanes share a row as it has 16 bytes, or the next
-// power of two.
 template <class Config>
 __global__ void __launch_bounds__(256)
     prepare_rows(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
-  using Element = typename Config::dtype;
-  constexpr int kChunks = Config::d_head / 8, kLanes = kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
-  constexpr int kRowsAtOnce = 256 / kLanes, kPasses = ceil_div(Config::B_r, kRowsAtOnce);
-  ptx::let_next_kernel_start();
-  const auto& args = problem.args;
-  const BlockOfQueries<Config> at(problem);
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
-  constexpr int kCounters = attention_backward::sm90a::kCountersOfBlock<Config>;
-  if (thread < kCounters) problem.counters[std::int64_t{at.index} * kCounters + thread] = 0;
-  const std::int64_t first = std::int64_t{at.index} * Config::B_r;
-  float of_sink = 0;
-  if (at.exists()) {
-    const int first_row = at.block * Config::B_r;
-    const auto rows_of = [&](const auto& tensor) {
-      return tensor.template as<const Element>() + at.region.entry * tensor.stride[0] +
-             at.region.first_row * tensor.stride[1] + at.head * tensor.stride[2] + lane * 8;
-    };
-    const Element *const o = rows_of(args.o), *const dout = rows_of(args.dout);
-    uint4 outputs[kPasses], gradients[kPasses];
-    unroll<kPasses>([&](int i) {
-      const std::int64_t row = first_row + i * kRowsAtOnce + thread / kLanes;
-      outputs[i] = gradients[i] = uint4{0, 0, 0, 0};
-      if (row >= at.region.begin && row < at.region.end && lane < kChunks && lane * 8 < args.Dv) {
-        outputs[i] = __ldcs(reinterpret_cast<const uint4*>(o + row * args.o.stride[1]));
-        gradients[i] = __ldcg(reinterpret_cast<const uint4*>(dout + row * args.dout.stride[1]));
-      }
-    });
-    auto* const dq = reinterpret_cast<float4*>(problem.dq + first * Config::padded_head);
-    if (!problem.stores_first)
-      for (int i = thread; i < Config::B_r * Config::padded_head / 4; i += 256)
-        dq[i] = float4{0, 0, 0, 0};
-    const float sink = args.s_aux.data == nullptr || args.ds_aux.data == nullptr
-                           ? -INFINITY
-                           : static_cast<float>(*args.s_aux.template at<const Element>(at.head));
-    unroll<kPasses>([&](int i) {
-      float sum = 0;
-      const auto add = [&](std::uint32_t x, std::uint32_t y) {
-        const float2 a = ptx::unpack<Element>(x), b = ptx::unpack<Element>(y);
-        sum += a.x * b.x + a.y * b.y;
-      };
-      add(outputs[i].x, gradients[i].x), add(outputs[i].y, gradients[i].y);
-      add(outputs[i].z, gradients[i].z), add(outputs[i].w, gradients[i].w);
-      for (int distance = kLanes / 2; distance > 0; distance /= 2)
-        sum += __shfl_xor_sync(~0u, sum, distance);
-      const int place = i * kRowsAtOnce + thread / kLanes, row = first_row + place;
-      if (lane != 0 || place >= Config::B_r) return;
-      float log_sum = INFINITY;
-      if (row >= at.region.begin && row < at.region.end) {
-        const float* const lse = args.lse.template as<const float>() +
-                                 at.region.entry * args.lse.stride[0] +
-                                 at.head * args.lse.stride[1];
-        log_sum = lse[(std::int64_t{at.region.first_row} + row) * args.lse.stride[2]];
-        if (log_sum == -INFINITY) log_sum = INFINITY, sum = 0;
-      }
-      problem.deltas[first + place] = sum;
-      problem.log_sums[first + place] = log_sum * sm90a::kLog2E;
-      if (sink > -INFINITY && log_sum < INFINITY)
-        of_sink += ptx::exp2((sink - log_sum) * sm90a::kLog2E) * sum;
-    });
-  }
-  if (args.ds_aux.data == nullptr) return;
-  for (int distance = 16; distance > 0; distance /= 2)
-    of_sink += __shfl_xor_sync(~0u, of_sink, distance);
-  if (thread % 32 == 0) problem.sinks[at.index * 8 + thread / 32] = of_sink;
+  prepare_block<Config, attention_backward::sm90a::kCountersOfBlock<Config>>(problem);
 }
 
 template <class Config>
@@ -118,7 +22,7 @@ __global__ void __launch_bounds__(128 * Config::n_warpgroups)
   using Element = typename Config::dtype;
   ptx::wait_for_kernel_ahead();
   const auto& dq = problem.args.dq;
-  const BlockOfQueries<Config> at(problem);
+  const BlockOfQueries<Config, sm90a::Problem<typename Config::Args>> at(problem);
   if (!at.exists()) return;
   const std::int64_t row = std::int64_t{at.region.first_row} + at.block * Config::B_r;
   attention_backward::sm90a::finish_block<Config, true>(
@@ -129,20 +33,10 @@ __global__ void __launch_bounds__(128 * Config::n_warpgroups)
       problem.args.softmax_scale);
 }
 
-// A sink's probability has no value: of its score's gradient only -P D is left. One warp sums a
-// head's, always in the same order.
 template <class Config>
 __global__ void __launch_bounds__(32)
     finish_sinks(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
-  using Element = typename Config::dtype;
-  const std::int64_t count = std::int64_t{problem.query_blocks} * 8;
-  const float* const sinks = problem.sinks + blockIdx.x * count;
-  float sum = 0;
-#pragma unroll 8
-  for (std::int64_t i = threadIdx.x; i < count; i += 32) sum += sinks[i];
-  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
-  if (threadIdx.x == 0)
-    *problem.args.ds_aux.template at<Element>(blockIdx.x) = static_cast<Element>(-sum);
+  finish_sink<Config>(problem);
 }
 
 }  // namespace kernelmint::flash_prefill_backward

@@ -1,0 +1,121 @@
+// Sequences of any lengths, with windows: which blocks of queries a block of keys meets, and where
+// both lie.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/flash_prefill_backward/problem.h"
+#include "integers.h"
+
+namespace kernelmint::flash_prefill_backward {
+
+// A block of keys, and the blocks of queries that see it. Rows of both are counted from where their
+// sequence's region begins, and blocks of queries from its first block.
+struct Tile {
+  int sequence, kv_head;
+  int query_entry_, query_row_, first_query, end_query;
+  int key_entry_, key_row_, key_rows, first_key, end_key;
+  int key_block;
+  int first_block, blocks;
+  int first_index;  // the sequence's first block of queries, among all of a head
+  int own;          // the key of the region's first row, which other rows' keys follow
+};
+
+// What the targets' views of a call have in common.
+template <class Config, class Problem>
+struct AnyLengths {
+  static constexpr int kFarthest = 1 << 30;  // no position is beyond
+
+  __device__ __forceinline__ static int reach(int keys) {
+    return keys < 0 ? kFarthest : min(keys, kFarthest);
+  }
+
+  // True if queries of a block of a sequence see a key.
+  __device__ static bool sees_keys(const Problem& problem, const Region& queries,
+                                   const Region& keys, int block) {
+    const int own = keys.end - queries.end;
+    const int first = max(block * Config::B_r, queries.begin);
+    const int last = min((block + 1) * Config::B_r, queries.end) - 1;
+    return first <= last && max(keys.begin, first + own - reach(problem.args.window_left)) <=
+                                min(keys.end - 1, last + own + reach(problem.args.window_right));
+  }
+
+  // The tile of the thread block.
+  __device__ __forceinline__ static Tile tile_of(const Problem& problem) {
+    const auto& args = problem.args;
+    const int heads = static_cast<int>(args.Hk), index = static_cast<int>(blockIdx.x);
+    const int section = index / (problem.key_blocks * problem.section_heads);
+    const int at = index - section * (problem.key_blocks * problem.section_heads);
+    const int section_heads = min(problem.section_heads, heads - section * problem.section_heads);
+    const int place = at / section_heads;
+    const int key_block = problem.from_first ? problem.key_blocks - 1 - place : place;
+    const int sequence = sequence_of<Config::B_c>(args.cu_seqlens_k, static_cast<int>(args.Tk),
+                                                  problem.sequences, key_block);
+    const Region queries = queries_of<Config>(args, problem.sequences, sequence);
+    const Region keys = keys_of<Config>(args, problem.sequences, sequence);
+    Tile tile{.sequence = sequence,
+              .kv_head = section * problem.section_heads + at % section_heads,
+              .query_entry_ = queries.entry,
+              .query_row_ = queries.first_row,
+              .first_query = queries.begin,
+              .end_query = queries.end,
+              .key_entry_ = keys.entry,
+              .key_row_ = keys.first_row,
+              .key_rows = keys.rows,
+              .first_key = keys.begin,
+              .end_key = keys.end,
+              .key_block = key_block - keys.first_block,
+              .first_index = queries.first_block,
+              .own = keys.end - queries.end};
+    // The queries that see the first key at the latest, and the last key at the earliest.
+    const int first_key = max(keys.begin, tile.key_block * Config::B_c);
+    const int last_key = min(keys.end, (tile.key_block + 1) * Config::B_c) - 1;
+    const int first = max(queries.begin, first_key - tile.own - reach(args.window_right));
+    const int last = min(queries.end - 1, last_key - tile.own + reach(args.window_left));
+    if (first_key <= last_key && first <= last) {
+      tile.first_block = first / Config::B_r;
+      tile.blocks = last / Config::B_r + 1 - tile.first_block;
+    }
+    return tile;
+  }
+
+  __device__ __forceinline__ static float scale(const Problem& problem) {
+    return problem.args.softmax_scale;
+  }
+  __device__ __forceinline__ static int columns(const Problem& problem) {
+    return static_cast<int>(problem.args.D);
+  }
+  __device__ __forceinline__ static int value_columns(const Problem& problem) {
+    return static_cast<int>(problem.args.Dv);
+  }
+
+  __device__ __forceinline__ static int query_entry(const Tile& tile) { return tile.query_entry_; }
+  __device__ __forceinline__ static int key_entry(const Tile& tile) { return tile.key_entry_; }
+
+  __device__ __forceinline__ static int nth_block(const Problem& problem, const Tile& tile, int n) {
+    return tile.first_block + (problem.from_first ? n : tile.blocks - 1 - n);
+  }
+  __device__ __forceinline__ static int block_index(const Problem& problem, const Tile& tile,
+                                                    int head, int block) {
+    return head * problem.query_blocks + tile.first_index + block;
+  }
+  // Steps go through all blocks of a head before those of the next one, whose Q, dO and dQ would
+  // not stay in L2 together. But if dQ waits for turns, and tiles have different numbers of blocks,
+  // all heads have a block first: a head's short tiles would wait for its long ones.
+  __device__ __forceinline__ static bool heads_first(const Problem& problem) {
+    return problem.heads_first;
+  }
+
+  __device__ __forceinline__ static int blocks_before(const Problem& problem, const Tile& tile,
+                                                      int block) {
+    const int first = max(block * Config::B_r, tile.first_query);
+    const int last = min((block + 1) * Config::B_r, tile.end_query) - 1;
+    if (!problem.from_first)
+      return tile.key_block -
+             max(tile.first_key, first + tile.own - reach(problem.args.window_left)) / Config::B_c;
+    return min(tile.end_key - 1, last + tile.own + reach(problem.args.window_right)) / Config::B_c -
+           tile.key_block;
+  }
+};
+
+}  // namespace kernelmint::flash_prefill_backward

@@ -1,0 +1,70 @@
+// The host's part before a call's first kernel: what kernels need to know of it, and scratch
+// memory.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "attention/flash_prefill_backward/problem.h"
+#include "attention/softcap.h"
+#include "cuda_launch.cuh"
+
+namespace kernelmint::flash_prefill_backward {
+
+template <class Args>
+bool has_queries(const Args& args) {
+  return args.Nq * args.H * args.Tq > 0;
+}
+template <class Args>
+bool has_keys(const Args& args) {
+  return args.Nk * args.Hk * args.Tk > 0;
+}
+
+struct MainKernel {
+  int resident_blocks;  // thread blocks that a multiprocessor has at one time
+  bool stores_windows;  // of windows, the block of keys that comes first stores dQ
+};
+
+template <class Config, class Problem>
+Problem describe(const typename Config::Args& args, const LaunchContext& context,
+                 const MainKernel& kernel) {
+  const bool packed_q = args.cu_seqlens_q.data != nullptr;
+  const std::int64_t sequences = packed_q ? args.Cq - 1 : args.Nq;
+  Problem problem{};
+  problem.args = args;
+  problem.query_blocks = static_cast<int>(most_blocks<Config::B_r>(packed_q, args.Tq, sequences));
+  problem.key_blocks = static_cast<int>(
+      most_blocks<Config::B_c>(args.cu_seqlens_k.data != nullptr, args.Tk, sequences));
+  problem.group = static_cast<int>(args.H / args.Hk);
+  problem.scale_log2 = args.softmax_scale * kLog2E;
+  problem.sequences = static_cast<int>(sequences);
+  problem.cap = attention::usable_cap(args.softcap);
+  const bool is_causal = args.window_right >= 0, is_window = is_causal && args.window_left >= 0;
+  problem.stores_first = Config::deterministic || (is_window && kernel.stores_windows);
+  problem.from_first = is_causal && problem.stores_first;
+  problem.heads_first = is_window || !(Config::deterministic && is_causal);
+  // Heads whose tiles are at work at one time: their Q, dO and dQ stay in L2.
+  const std::int64_t blocks = std::max(problem.key_blocks, 1);
+  const std::int64_t places = context.facts.sm_count * kernel.resident_blocks;
+  problem.section_heads = static_cast<int>(std::clamp(
+      (places + blocks / 2) / blocks, std::int64_t{1}, std::min<std::int64_t>(8, args.Hk)));
+  return problem;
+}
+
+// Scratch memory of a call that has queries: dQ with so many columns, and so many counters of each
+// block of dQ.
+template <class Config, class Problem>
+LaunchResult allocate(Problem& problem, const LaunchContext& context, int columns, int counters) {
+  const std::int64_t blocks = problem.args.H * problem.query_blocks, rows = blocks * Config::B_r;
+  const Allocation scratch =
+      context.allocate((rows * (columns + 2) + (8 + counters) * blocks) * sizeof(float));
+  if (scratch.error != nullptr) return {scratch.error};
+  problem.dq = static_cast<float*>(scratch.data);
+  problem.log_sums = problem.dq + rows * columns;
+  problem.deltas = problem.log_sums + rows;
+  problem.sinks = problem.deltas + rows;
+  problem.counters = reinterpret_cast<unsigned*>(problem.sinks + 8 * blocks);
+  return {};
+}
+
+}  // namespace kernelmint::flash_prefill_backward
