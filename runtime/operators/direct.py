@@ -10,7 +10,7 @@ from runtime import _native
 from runtime._native import DirectCall, OperatorCall
 from runtime.operators.arguments import NAMESPACE
 
-HAS_NUMBERS = hasattr(torch._C.DispatchKeySet, "from_raw_repr")  # not so before PyTorch 2.7
+HAS_NUMBERS = hasattr(torch._C.DispatchKeySet, "from_raw_repr")  # from PyTorch 2.8 on
 _BETWEEN = ("BackendSelect", "ADInplaceOrView")  # keys of every thread; neither does anything here
 
 
