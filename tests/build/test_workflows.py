@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from codegen import scaffold
+from tools.matrix import rows
 from tools.ptx_report.__main__ import main as ptx_report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,6 +57,18 @@ def test_the_tests_run_what_a_developer_runs() -> None:
     (tests,) = [path for path in WORKFLOWS if path.name == "tests.yml"]
     assert ".ci/run" in [step.get("run") for step in steps(tests)]
     assert "exec make test" in (ROOT / ".ci/run").read_text()
+
+
+def test_the_matrix_runs_every_row_weekly_and_one_of_each_kind_in_a_change() -> None:
+    (matrix,) = [path for path in WORKFLOWS if path.name == "matrix.yml"]
+    entries = yaml.safe_load(matrix.read_text())["jobs"]["matrix"]["strategy"]["matrix"]["rows"]
+    always = re.findall(r"make matrix ROWS=(\S+)", matrix.read_text())  # in an image of their own
+    weekly, of_change = (
+        rows.chosen([*always, *(word for entry in entries for word in entry[when].split())])
+        for when in ("every", "some")
+    )
+    assert weekly == rows.NAMES
+    assert {name.partition(":")[0] for name in of_change} == {*rows.KINDS}
 
 
 def test_wheels_are_built_for_both_machines_and_checked() -> None:

@@ -1,11 +1,13 @@
 """`make matrix`: rows are chosen, run once a commit, and kept whatever comes of them."""
 
+import platform
 import subprocess
+import zipfile
 
 import pytest
 from click.testing import CliRunner
 
-from tools.matrix import results, rows, work
+from tools.matrix import manylinux, pythons, results, rows, toolkits, work
 from tools.matrix.__main__ import main
 from tools.matrix.results import Outcome, Row
 from tools.matrix.rows import Kind
@@ -108,6 +110,49 @@ def test_a_step_that_fails_says_why_and_is_in_the_log(tmp_path, monkeypatch):
     with pytest.raises(FailedError, match=r"^sh -c .*: ValueError: so$"):
         step.run("sh", "-c", "echo Traceback; echo ValueError: so; echo; exit 3")
     assert "ValueError: so" in (tmp_path / "gcc-11/log").read_text()
+
+
+def test_the_reason_of_a_wheel_that_was_not_built_is_cmakes_and_not_pips() -> None:
+    output = """
+  CMake Error at a.cmake:149 (message):
+    Couldn't find CUDA library root.
+  Call Stack (most recent call first):
+ERROR: Failed to build one or more wheels
+"""
+    reason = "CMake Error at a.cmake:149 (message): Couldn't find CUDA library root."
+    assert str(FailedError("pip", output)) == f"pip: {reason}"
+
+
+def test_a_toolkit_without_nvcc_is_not_had(tmp_path, monkeypatch) -> None:
+    """As the index's toolkits of CUDA 12."""
+    monkeypatch.setattr(work, "FOLDER", tmp_path)
+    monkeypatch.setattr(Work, "pip", lambda *arguments: "")
+    with pytest.raises(
+        AbsentError, match=r"^no nvcc 12\.99 is named by CUDACXX, .* nor in the ind"
+    ):
+        toolkits.check_nvcc("12.99", Work("nvcc:12.99"))
+
+
+@pytest.mark.skipif(
+    int(platform.libc_ver()[1].split(".")[-1]) < 34, reason="needs a glibc newer than the policy's"
+)
+def test_a_wheel_that_needs_a_newer_glibc_than_the_policys_is_not_had(
+    tmp_path, monkeypatch
+) -> None:
+    library = tmp_path / "native.so"
+    source = b'#include <dlfcn.h>\nextern "C" void* PyInit_native() { return dlopen(0, 1); }'
+    compiler = ["c++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library]
+    subprocess.run(compiler, input=source, check=True)
+    machine = platform.machine()
+    wheel = tmp_path / f"a-1-cp310-abi3-linux_{machine}.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.write(library, "native.so")
+        archive.writestr("a-1.dist-info/WHEEL", f"Tag: cp310-abi3-linux_{machine}\n")
+        archive.writestr("a-1.dist-info/RECORD", "native.so,,\n")
+    monkeypatch.setattr(work, "FOLDER", tmp_path)
+    monkeypatch.setattr(pythons, "build", lambda *arguments: wheel)
+    with pytest.raises(AbsentError, match=r"makes wheels of manylinux_2_34_\w+; those of .*_2_28_"):
+        manylinux.check_manylinux("2_28", Work("manylinux:2_28"))
 
 
 def test_the_kept_rows_are_those_of_the_page():

@@ -1,4 +1,4 @@
-"""C++ compilers and nvcc: a wheel of the extension and of a new project's kernels is built by each,
+"""C++ compilers: a wheel of the extension and of a new project's kernels is built by each,
 and its CPU kernels are checked."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from codegen.build import nvcc
 from codegen.core.words import counted
 
 from .results import Outcome
-from .work import ROOT, UNOPTIMIZED, AbsentError, Work
+from .work import ROOT, UNOPTIMIZED, AbsentError, Work, tool
 
 _ARCHITECTURE = "90"
 _AARCH64 = "/usr/aarch64-linux-gnu"  # the system libraries of Debian's cross compiler
@@ -42,7 +42,7 @@ def _check_host(name: str, c_name: str, work: Work) -> Outcome:
     )
     found = re.search(r"Kernelmint: nvcc (\S+)", work.log.read_text())
     assert found, work.log
-    right = _sanity_check(work, wheel)
+    right = sanity_check(work, wheel)
     return Outcome("run", f"{version}; {right}; host code of nvcc {found[1]} compiled")
 
 
@@ -52,24 +52,16 @@ def check_aarch64(compiler: str, work: Work) -> Outcome:
     program, qemu = shutil.which(f"aarch64-linux-gnu-{compiler}"), shutil.which("qemu-aarch64")
     if program is None or qemu is None:
         raise AbsentError(f"no aarch64-linux-gnu-{compiler} or no qemu-aarch64 on PATH")
-    project, build = _project(work), work.folder / "build"
-    cmake, ninja = (Path(sys.executable).with_name(name) for name in ("cmake", "ninja"))
-    shutil.rmtree(build, ignore_errors=True)
+    project = _project(work)
     settings = {
         "CMAKE_SYSTEM_NAME": "Linux",
         "CMAKE_SYSTEM_PROCESSOR": "aarch64",
         "CMAKE_CXX_COMPILER": program,
-        "CMAKE_MAKE_PROGRAM": ninja,
         "Kernelmint_DIR": ROOT / "kernelmint/cmake",
-        "Python_EXECUTABLE": sys.executable,
         "KERNELMINT_CUDA": "OFF",
     }
-    work.run(
-        *(cmake, "-S", project, "-B", build, "-G", "Ninja"),
-        *(f"-D{name}={value}" for name, value in settings.items()),
-    )
-    work.run(cmake, "--build", build)
-    work.run(cmake, "--install", build, "--prefix", work.folder / "installed")
+    build = work.cmake(project, settings)
+    work.run(tool("cmake"), "--install", build, "--prefix", work.folder / "installed")
     (library,) = (work.folder / "installed").rglob("*.so")
     include, caller = ROOT / "runtime/include", work.folder / "call_pack"
     source = ROOT / "tests/build/call_pack.cpp"
@@ -126,7 +118,7 @@ def _wheel(work: Work, *settings: str) -> Path:
     return wheel
 
 
-def _sanity_check(work: Work, wheel: Path) -> str:
+def sanity_check(work: Work, wheel: Path) -> str:
     """Runs the wheel's CPU kernels beside this environment's PyTorch; returns the last line of what
     was printed."""
     torch = importlib.util.find_spec("torch")

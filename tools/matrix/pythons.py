@@ -56,9 +56,13 @@ def _builder(version: str) -> str:
 
 @functools.cache
 def built(version: str) -> Path:
-    """Builds a wheel of a few CPU kernels by a Python of that version, once in this process.
-    The build's folder stays, so that another run compiles only what changed."""
-    work = Work(f"wheel:{version}")
+    """Builds a wheel by a Python of that version, once in this process. The build's folder stays,
+    so that another run compiles only what changed."""
+    return build(version, Work(f"wheel:{version}"))
+
+
+def build(version: str, work: Work) -> Path:
+    """Builds a wheel of a few CPU kernels by a Python of that version."""
     generated, wheels = work.folder / "generated", work.folder / "wheels"
     work.run(sys.executable, "-m", "codegen", "regenerate", "--out", generated, "--where", _KERNELS)
     shutil.rmtree(wheels, ignore_errors=True)

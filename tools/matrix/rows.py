@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from . import compilers, pythons
+from . import compilers, manylinux, pythons, toolkits
 from .results import Outcome
 from .work import Work
 
@@ -25,6 +25,8 @@ KINDS = {
     "gcc": Kind(("11", "12", "13", "14"), compilers.check_gcc),
     "clang": Kind(("14", "15", "16", "17", "18", "19"), compilers.check_clang),
     "aarch64": Kind(("g++",), compilers.check_aarch64),
+    "nvcc": Kind(("12", *(f"13.{minor}" for minor in range(6))), toolkits.check_nvcc),
+    "manylinux": Kind(("2_28",), manylinux.check_manylinux),
 }
 NAMES = [f"{kind}:{version}" for kind, (versions, _) in KINDS.items() for version in versions]
 

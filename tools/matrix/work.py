@@ -15,9 +15,11 @@ FOLDER = ROOT / "build/matrix"
 # For pip: the extension is compiled fast; kernels have flags of their own.
 UNOPTIMIZED = ("-C", "cmake.define.CMAKE_CXX_FLAGS_RELEASE=-O0")
 _FOREIGN = {"CMAKE_ARGS", "PYTHONPATH"}  # variables that would change a build
-# The lines of compilers, pip and Python that say why.
+# The lines of CMake, compilers, pip and Python that say why; pip's last one says only that it ends.
 _REASON = re.compile(
-    r"^(\s*(ERROR|FAILED): |.*\berror: |[\w.]*(Error|Exception|Unsupported): ).*", re.MULTILINE
+    r"^(\s*CMake Error.*\n\s*.*"
+    r"|(\s*(ERROR(?!: Failed)|FAILED): |.*\berror: |[\w.]*(Error|Exception|Unsupported): ).*)",
+    re.MULTILINE,
 )
 _LONGEST = 300  # characters of a reason
 
@@ -30,7 +32,7 @@ class FailedError(Exception):
     """A step of a row failed; the message is the step's own."""
 
     def __init__(self, command: str, output: str) -> None:
-        reasons = [match[0].strip() for match in _REASON.finditer(output)]
+        reasons = [" ".join(match[0].split()) for match in _REASON.finditer(output)]
         lines = output.strip().splitlines()
         self.output = output
         reason = reasons[-1] if reasons else lines[-1] if lines else "no output"
@@ -68,6 +70,19 @@ class Work:
             raise FailedError(" ".join(words)[:60], done.stdout)
         return done.stdout
 
+    def cmake(self, source: Path, settings: Mapping[str, object], target: str = "all") -> Path:
+        """Builds a target of a CMake project in an empty folder, and returns the folder. Raises
+        FailedError."""
+        build = self.folder / "build"
+        shutil.rmtree(build, ignore_errors=True)
+        tools = {"CMAKE_MAKE_PROGRAM": tool("ninja"), "Python_EXECUTABLE": sys.executable}
+        self.run(
+            *(tool("cmake"), "-S", source, "-B", build, "-G", "Ninja"),
+            *(f"-D{name}={value}" for name, value in {**tools, **settings}.items()),
+        )
+        self.run(tool("cmake"), "--build", build, "--target", target)
+        return build
+
     def environment(self, python: Path) -> Path:
         """Makes an empty environment of a Python, without pip; returns the environment's Python.
         `pip` fills it."""
@@ -90,6 +105,11 @@ class Work:
     def clean(self) -> None:
         """Removes what is big: environments."""
         shutil.rmtree(self.folder / "environment", ignore_errors=True)
+
+
+def tool(program: str) -> Path:
+    """Returns a program of this environment."""
+    return Path(sys.executable).with_name(program)
 
 
 def interpreter(version: str) -> Path:
