@@ -31,7 +31,7 @@ KERNELMINT_HOST_DEVICE KERNELMINT_ALWAYS_INLINE float keep_scale(float p) {
 
 // An element is kept if its 16 bits are not less.
 KERNELMINT_HOST_DEVICE KERNELMINT_ALWAYS_INLINE std::int32_t drop_threshold(float p) {
-  return static_cast<std::int32_t>(p * 65536.0 + 0.5);
+  return static_cast<std::int32_t>(p * 65536.0f + 0.5f);
 }
 
 // The numbers of a unit among those of queries, and of keys. Word 2 * (i / 8 % 2) + j / 8 % 2 has

@@ -202,7 +202,7 @@ def kept(rng: Tensor, dropout_p: float, head: Tensor, query: Tensor, key: Tensor
     words = torch.stack([word.expand(shape) for word in drawn])
     number = (2 * (query // 8 % 2) + key // 8 % 2).expand(shape)
     bits = words.gather(0, number[None])[0] >> 16 * (key % 2) & 0xFFFF
-    return bits >= int(torch.tensor(dropout_p, dtype=torch.float32).item() * 65536 + 0.5)
+    return bits >= (torch.tensor(dropout_p, dtype=torch.float32) * 65536 + 0.5).int()
 
 
 def philox(counter: tuple[Tensor, ...], key: tuple[int, int]) -> tuple[Tensor, ...]:
