@@ -28,6 +28,10 @@ struct Position {
   int n = 0, head = 0;
 };
 
+// True if steps have a trace.
+template <class Sequences>
+inline constexpr bool kTraces = requires { requires Sequences::kTraces; };
+
 // `Sequences` knows all that depends on lengths and masks.
 template <class Config, class Sequences>
 class Backward {
@@ -118,6 +122,8 @@ class Backward {
       multiply<kHeadTiles>(scores, key_addresses_.parts(),
                            query_addresses_.parts(to_queries + query * Layout::kRowBytes),
                            [](int) {});
+      if constexpr (kTraces<Sequences>)
+        trace(at).scores(scores, first_key(warp()), own_rows(query));
       if (chunk == 0) wait_until_full<Gradients>(i);
       products.zero();
       multiply<kHeadTiles>(
@@ -135,6 +141,8 @@ class Backward {
             problem_, tile_, tile_.key_block * Config::B_c + first_key(warp()),
             block_of(at) * Config::B_r + first_query(warp()) + query, scores);
       }
+      if constexpr (kTraces<Sequences>)
+        trace(at).probabilities(scores, products, first_key(warp()), own_rows(query));
       if (chunk == 0) {
         if (has_next && Config::q_stages > 1) request_queries(next, i + 1);
         if (has_next && Config::do_stages > 1) request_gradients(next, i + 1);
@@ -153,6 +161,8 @@ class Backward {
                         pack(products, slice, score_gradients[slice]);
                         store(score_gradients[slice], query + slice * 16);
                       });
+      if constexpr (kTraces<Sequences>)
+        trace(at).score_gradients(products, first_key(warp()), own_rows(query));
       if (chunk == kChunks - 1) arrive(Shared::kScoresMade);
       multiply_slices(dk_, score_gradients,
                       column_addresses_.parts(to_queries + own_rows(query) * Layout::kRowBytes),
@@ -160,13 +170,25 @@ class Backward {
     });
     ptx::mbarrier_wait(shared_ + Shared::kScoresMade, i & 1);
     unroll<kSharers - 1>([&](int other) { add_values_of(other + 1, to_gradients); });
+    if constexpr (kTraces<Sequences>)
+      trace(at).gradients(shared_ + Gradients::data(do_stage), shared_ + Gradients::rows(do_stage),
+                          shared_ + Shared::kValues);
     arrive(Gradients::empty(do_stage));
     unroll<kSharers - 1>([&](int other) { add_keys_of(other + 1, to_queries); });
+    if constexpr (kTraces<Sequences>) {
+      trace(at).queries(shared_ + Queries::data(q_stage), shared_ + Queries::rows(q_stage),
+                        shared_ + Shared::kKeys);
+      trace(at).key_gradients(dk_, dv_, first_key(warp()), sharer(warp()) * Parts::kColumns);
+    }
     arrive(Queries::empty(q_stage));
     if (has_next && Config::q_stages == 1) request_queries(next, i + 1);
     if (has_next && Config::do_stages == 1) request_gradients(next, i + 1);
     add_query_gradients(at);
     return next;
+  }
+
+  __device__ __forceinline__ auto trace(const Position& at) const {
+    return typename Sequences::Trace(problem_, tile_, head_of(at), block_of(at));
   }
 
   template <class Ring>
@@ -343,6 +365,9 @@ class Backward {
     const FragmentAddresses<Layout, Operand::kRightTransposed> keys(
         shared_ + Shared::kKeys, QueryGradients::first_column(warp) / 16, thread);
     multiply<Config::B_c / 16>(dq, scores.parts(), keys.parts(), [](int) {});
+    if constexpr (kTraces<Sequences>)
+      trace(at).query_gradients(dq, QueryGradients::first_query(warp),
+                                QueryGradients::first_column(warp));
     arrive(Shared::kScoresRead);
     const std::int64_t index = index_of(at);
     float* const to =

@@ -80,6 +80,8 @@ class Consumer {
       clean<Config, Config::B_r>(keys_.first_query(block), keys_.end_query(block), queries,
                                  gradients);
     }
+    const auto trace = Sequences::trace(problem_, i, warpgroup_);
+    trace.queries(queries, shared_.template rows<Queries>(q_stage), shared_.keys());
     request_scores(scores_, shared_.keys(), queries);
     const std::uint32_t log_sums = shared_.template rows<Queries>(q_stage) + rows_;
     float2 sums[Config::B_r / 8];
@@ -88,7 +90,6 @@ class Consumer {
     request_scores(products_, shared_.values(), gradients);
     ptx::wgmma_wait_group<1>();
     ptx::pin(scores_);
-    const auto trace = Sequences::trace(problem_, shared_, i, warpgroup_);
     trace.scores(scores_);
     const auto change = keys_.change_of_scores(problem_, i, block);
     if constexpr (Sequences::kChangesScores) change.apply(scores_);
@@ -108,8 +109,7 @@ class Consumer {
     if constexpr (kEarly) unroll<Config::B_r / 8>([&](int c) { delta[c] = row_pair(deltas, c); });
     ptx::wgmma_wait_group<0>();
     ptx::pin(products_);
-    trace.probabilities(shared_, queries, log_sums - rows_, gradients, deltas - rows_, scores_,
-                        products_);
+    trace.probabilities(scores_, products_);
     const std::uint32_t gradients_made = shared_.score_gradients(i % 2);
     unroll<kSlices>([&](int slice) {
       if (slice == Config::dv_after) request_values(gradients, slice);
@@ -137,6 +137,7 @@ class Consumer {
     ptx::wgmma_wait_group<0>();  // dV
     ptx::pin(dv_);
     pin(probabilities_);
+    trace.gradients(gradients, shared_.template rows<Gradients>(do_stage), shared_.values());
     release(shared_.template empty<Gradients>(do_stage));
     float part[kPart];
     request_query_gradients(part, gradients_made);

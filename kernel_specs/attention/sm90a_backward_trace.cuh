@@ -5,6 +5,10 @@ namespace kernelmint::attention_backward::sm90a {
 
 struct NoTrace {
   template <class... Values>
+  __device__ __forceinline__ void queries(const Values&...) const {}
+  template <class... Values>
+  __device__ __forceinline__ void gradients(const Values&...) const {}
+  template <class... Values>
   __device__ __forceinline__ void scores(const Values&...) const {}
   template <class... Values>
   __device__ __forceinline__ void probabilities(const Values&...) const {}

@@ -85,6 +85,8 @@ class WideConsumer {
       clean<Config, Config::B_r>(keys_.first_query(block), keys_.end_query(block), queries,
                                  gradients);
     }
+    const auto trace = Sequences::trace(problem_, i, warpgroup_);
+    trace.queries(queries, shared_.template rows<Queries>(q_stage), shared_.keys());
     request_scores(scores, queries, shared_.keys());
     const std::uint32_t log_sums = shared_.template rows<Queries>(q_stage) + row;
     const float low_sum = load(log_sums), high_sum = load(log_sums + 32);
@@ -94,7 +96,6 @@ class WideConsumer {
     const float low_delta = load(deltas), high_delta = load(deltas + 32);
     ptx::wgmma_wait_group<1>();
     ptx::pin(scores);
-    const auto trace = Sequences::trace(problem_, shared_, i, warpgroup_);
     trace.scores(scores);
     const auto change = keys_.change_of_scores(problem_, i, block);
     if constexpr (Sequences::kChangesScores) change.apply(scores);
@@ -110,8 +111,7 @@ class WideConsumer {
         [&](int panel) { request_gradients(dv_[panel], gradients, probabilities, panel); });
     ptx::wgmma_wait_group<kPanels>();
     ptx::pin(products);
-    trace.probabilities(shared_, queries, log_sums - row, gradients, deltas - row, scores,
-                        products);
+    trace.probabilities(scores, products);
     unroll<kScores>([&](int e) {
       products[e] = scores[e] * (products[e] - (e / 2 % 2 == 0 ? low_delta : high_delta));
       if constexpr (Sequences::kChangesScores)
@@ -129,6 +129,7 @@ class WideConsumer {
       if (panel == 0) {
         ptx::wgmma_wait_group<2>();
         unroll<kPanels>([&](int other) { ptx::pin(dv_[other]); });
+        trace.gradients(gradients, shared_.template rows<Gradients>(do_stage), shared_.values());
         release(shared_.template empty<Gradients>(do_stage));
       }
       ptx::wgmma_wait_group<1>();

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "attention/flash_backward/problem.h"
+#include "attention/flash_backward/sm80_trace.cuh"
 #include "attention/sm80_backward_block.cuh"
 #include "ptx/special_registers.cuh"
 #include "register_tile.cuh"
@@ -23,7 +24,9 @@ template <class Config>
 struct EqualSequences {
   using Problem = flash_backward::Problem<typename Config::Args>;
   using Tile = flash_backward::Tile;
+  using Trace = sm80::Trace<Config>;
 
+  static constexpr bool kTraces = Traced<Config>;
   // True if a query sees all keys up to the last one that it sees.
   static constexpr bool kSeesFirstKeys = true;
 

@@ -92,15 +92,8 @@ struct EqualSequences {
     }
   }
 
-  // The trace of a step.
-  __device__ __forceinline__ static Trace trace(const Problem& problem, const Shared& shared,
-                                                int step, int warpgroup) {
-    if constexpr (Traced<Config>) {
-      const Tile tile = tile_again(problem, shared);
-      return Trace(problem, tile, block_of_step(problem, tile, step), warpgroup);
-    } else {
-      return {};
-    }
+  __device__ __forceinline__ static Trace trace(const Problem& problem, int step, int warpgroup) {
+    return Trace(problem, step, warpgroup);
   }
 
   // The keys of a warpgroup, 64, or of all if the head is wide, and the queries that see them.

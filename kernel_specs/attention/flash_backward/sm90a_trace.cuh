@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "attention/flash_backward/problem.h"
+#include "attention/flash_backward/sm90a_problem.h"
 #include "attention/sm90a_backward_scores.cuh"
 #include "attention/sm90a_backward_shared_memory.cuh"
 #include "attention/sm90a_backward_trace.cuh"
@@ -19,78 +19,92 @@ namespace kernelmint::flash_backward::sm90a {
 using namespace attention_backward::sm90a;
 
 template <class Config>
-class Trace : public NoTrace {};
+class Trace : public NoTrace {
+ public:
+  template <class Problem>
+  __device__ __forceinline__ Trace(const Problem&, int, int) {}
+};
 
 // A warpgroup's part of a step's record. Each tensor is written where it is complete: S before the
-// exponentials; P, dP and the operands when dP is there; dS before dV ends; dQ before it leaves; dK
-// and dV at the end of the step.
+// exponentials; P and dP when dP is there; dS before dV ends; dQ before it leaves; dK and dV at the
+// end of the step; operands where few registers are taken. The record is found anew each time:
+// between the hooks all registers are taken.
 template <Traced Config>
 class Trace<Config> {
   using Element = typename Config::dtype;
+  using Problem = sm90a::Problem<typename Config::Args>;
   using Record = TraceRecord<Config>;
   using Lane = ScoresOfLane<Config>;
   static constexpr int kThreads = 128 * Config::n_warpgroups;
 
  public:
-  // `index` is that of the step's block of queries among all of the call.
-  template <class Problem, class Step>
-  __device__ Trace(const Problem& problem, const Tile& tile, const Step& step, int warpgroup)
-      : warpgroup_(warpgroup), record_(nullptr) {
-    if (problem.args.trace.data != nullptr)
-      record_ = problem.args.trace.template as<Record>() +
-                std::int64_t{step.index} * problem.key_blocks + tile.key_block;
+  __device__ __forceinline__ Trace(const Problem& problem, int step, int warpgroup)
+      : problem_(problem), step_(step), warpgroup_(warpgroup) {}
+
+  // The operands by their addresses, before they are given back: Q with its log-sum-exps, and K; dO
+  // with D, and V.
+  __device__ __forceinline__ void queries(std::uint32_t queries, std::uint32_t log_sums,
+                                          std::uint32_t keys) const {
+    Record* const record = find_record();
+    if (record == nullptr) return;
+    copy(record->Q, queries);
+    copy(record->K, keys);
+    for (int row = thread(); row < Config::B_r; row += kThreads)
+      record->L[row] = load(log_sums + row * 4) * 0.6931471805599453f;
+  }
+  __device__ __forceinline__ void gradients(std::uint32_t gradients, std::uint32_t deltas,
+                                            std::uint32_t values) const {
+    Record* const record = find_record();
+    if (record == nullptr) return;
+    copy(record->dO, gradients);
+    copy(record->V, values);
+    for (int row = thread(); row < Config::B_r; row += kThreads)
+      record->D[row] = load(deltas + row * 4);
   }
 
   template <int kCount>
   __device__ __forceinline__ void scores(const float (&scores)[kCount]) const {
-    if (record_ == nullptr) return;
-    unroll<kCount>([&](int e) { score(record_->S, e) = scores[e]; });
+    Record* const record = find_record();
+    if (record == nullptr) return;
+    unroll<kCount>([&](int e) { score(record->S, e) = scores[e]; });
   }
 
-  // The operands by the addresses of their blocks: Q with its log-sum-exps, and dO with D.
-  template <class Shared, int kCount>
-  __device__ __forceinline__ void probabilities(const Shared& shared, std::uint32_t queries,
-                                                std::uint32_t log_sums, std::uint32_t gradients,
-                                                std::uint32_t deltas,
-                                                const float (&probabilities)[kCount],
+  template <int kCount>
+  __device__ __forceinline__ void probabilities(const float (&probabilities)[kCount],
                                                 const float (&products)[kCount]) const {
-    if (record_ == nullptr) return;
+    Record* const record = find_record();
+    if (record == nullptr) return;
     unroll<kCount>([&](int e) {
-      score(record_->P, e) = rounded(probabilities[e]);
-      score(record_->dP, e) = products[e];
+      score(record->P, e) = rounded(probabilities[e]);
+      score(record->dP, e) = products[e];
     });
-    copy(record_->Q, queries);
-    copy(record_->dO, gradients);
-    copy(record_->K, shared.keys());
-    copy(record_->V, shared.values());
-    for (int row = thread(); row < Config::B_r; row += kThreads) {
-      record_->L[row] = load(log_sums + row * 4) * 0.6931471805599453f;
-      record_->D[row] = load(deltas + row * 4);
-    }
   }
 
   template <int kCount>
   __device__ __forceinline__ void score_gradients(const float (&gradients)[kCount]) const {
-    if (record_ == nullptr) return;
-    unroll<kCount>([&](int e) { score(record_->dS, e) = rounded(gradients[e]); });
+    Record* const record = find_record();
+    if (record == nullptr) return;
+    unroll<kCount>([&](int e) { score(record->dS, e) = rounded(gradients[e]); });
   }
 
   // The warpgroup's part of dQ, transposed: 64 columns by queries from the `first_query` on.
   template <int kCount>
   __device__ __forceinline__ void query_gradients(const float (&part)[kCount], int first_query,
                                                   int first_column) const {
-    if (record_ == nullptr) return;
+    Record* const record = find_record();
+    if (record == nullptr) return;
     for_each(part, [&](int row, int column, float value) {
       if (first_column + row < Config::d_head)
-        record_->dQ[first_query + column][first_column + row] = value;
+        record->dQ[first_query + column][first_column + row] = value;
     });
   }
   // A panel of columns of all queries, if the head is wide.
   template <int kCount>
   __device__ __forceinline__ void query_gradients(const float (&part)[kCount], int panel) const {
-    if (record_ == nullptr) return;
+    Record* const record = find_record();
+    if (record == nullptr) return;
     for_each(part, [&](int row, int column, float value) {
-      record_->dQ[row][first_column(panel) + column] = value;
+      record->dQ[row][first_column(panel) + column] = value;
     });
   }
 
@@ -98,26 +112,37 @@ class Trace<Config> {
   template <int kCount>
   __device__ __forceinline__ void key_gradients(const float (&dk)[kCount],
                                                 const float (&dv)[kCount]) const {
-    if (record_ == nullptr) return;
-    write(record_->dK, dk);
-    write(record_->dV, dv);
+    Record* const record = find_record();
+    if (record == nullptr) return;
+    write(record->dK, dk);
+    write(record->dV, dv);
   }
   // Panels of columns of all keys, transposed, if the head is wide.
   template <int kPanels, int kCount>
   __device__ __forceinline__ void key_gradients(const float (&dk)[kPanels][kCount],
                                                 const float (&dv)[kPanels][kCount]) const {
-    if (record_ == nullptr) return;
+    Record* const record = find_record();
+    if (record == nullptr) return;
     unroll<kPanels>([&](int panel) {
       for_each(dk[panel], [&](int row, int column, float value) {
-        record_->dK[column][first_column(panel) + row] = value;
+        record->dK[column][first_column(panel) + row] = value;
       });
       for_each(dv[panel], [&](int row, int column, float value) {
-        record_->dV[column][first_column(panel) + row] = value;
+        record->dV[column][first_column(panel) + row] = value;
       });
     });
   }
 
  private:
+  // Null in a call without a trace.
+  __device__ Record* find_record() const {
+    if (problem_.args.trace.data == nullptr) return nullptr;
+    const Tile tile = tile_of<Config>(problem_, ptx::reread_block_index());
+    return problem_.args.trace.template at<Record>(
+        tile.batch, tile.kv_head * problem_.group + step_ % problem_.group,
+        nth_block<Config>(problem_, tile, step_ / problem_.group), tile.key_block);
+  }
+
   // The place of the e-th register of scores.
   __device__ __forceinline__ float& score(float (&to)[Config::B_r][Config::B_c], int e) const {
     const int first_key = kIsWide<Config> ? 0 : warpgroup_ * 64;
@@ -168,8 +193,8 @@ class Trace<Config> {
     return (warpgroup_ * kPanelsOfWarpgroup<Config> + panel) * 64;
   }
 
-  const int warpgroup_;
-  Record* record_;
+  const Problem& problem_;
+  const int step_, warpgroup_;
 };
 
 }  // namespace kernelmint::flash_backward::sm90a

@@ -32,6 +32,7 @@ BUILT_FOR_CUDA = bool(emulated.keys("flash_backward"))
 CPU = "flash_backward.cpu.f32-d64-r32-c64-trace"
 TWINS = {info.key: info for info in runtime.build("flash_backward", set_name="traced")}
 EMULATED = {
+    "sm80": "flash_backward.sm80.bf16-d64-causal-r64-c128-trace-w4-k1-n32-m2-q2-s2-x2",
     "sm90a": "flash_backward.sm90a.bf16-d64-r128-c128-trace-q2-s2-v8",
     "sm90a, wide": "flash_backward.sm90a.bf16-d192-causal-r64-c96-trace-q2-s2-v0",
 }
@@ -182,6 +183,27 @@ FAULTS = {
             "D",
         ),
     ),
+    "sm80": (
+        Fault(
+            "sm80_backward_block.cuh",
+            "if (ahead + Scores::row_of(row) > seen)",
+            "if (ahead + Scores::row_of(row) + (PLANTED(1) ? 1 : 0) > seen)",
+            "P",
+        ),
+        Fault(
+            "flash_backward/sm80_equal_sequences.cuh",
+            "return problem.args.scale;",
+            "return PLANTED(2) ? 1.0f : problem.args.scale;",
+            "dk",
+        ),
+        _ROWS,
+        Fault(
+            "sm80_backward_block.cuh",
+            "to_queries = Queries::data(q_stage)",
+            "to_queries = Queries::data((q_stage + (PLANTED(4) ? 1 : 0)) % Config::q_stages)",
+            "S",
+        ),
+    ),
     "sm90a": (
         Fault(
             "sm90a_backward_scores.cuh",
@@ -258,6 +280,9 @@ def test_emulated_twins_do_as_their_simulation_and_their_faults_are_named(
 
 # The only set of a copy of the specs: on a GPU, the kernel with each of its faults.
 SETS = {
+    "sm80": "{dtype: bf16, d_head: 64, causal: true, B_r: 64, B_c: 128, n_warps: 4, key_sharers: 1,"
+    " score_queries: 32, dq_rows: 2, q_stages: 2, do_stages: 2, resident_blocks: 2, trace: true,"
+    " fault: [0, 1, 2, 3, 4]}",
     "cpu": "{dtype: f32, d_head: 64, causal: true, B_r: 32, B_c: 64, trace: true}",
     "sm90a": "{dtype: bf16, d_head: 64, B_r: 128, B_c: 128, q_stages: 2, do_stages: 2, dv_after: 8,"
     " trace: true, fault: [0, 1, 2, 3, 4]}",
@@ -288,7 +313,10 @@ def copy_with_faults(folder: Path, target: str) -> Path:
 
 
 @pytest.mark.build
-@pytest.mark.parametrize("target", ["cpu", pytest.param("sm90a", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize(
+    "target",
+    ["cpu", *(pytest.param(target, marks=pytest.mark.gpu) for target in ("sm80", "sm90a"))],
+)
 def test_planted_faults_are_named(
     target: str, tmp_path: Path, separate_build, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,9 +43,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   static constexpr bool kOneCounter = false;
   static constexpr bool kCleans = true;
 
-  __device__ __forceinline__ static NoTrace trace(const Problem&, const Shared&, int, int) {
-    return {};
-  }
+  __device__ __forceinline__ static NoTrace trace(const Problem&, int, int) { return {}; }
 
   __device__ static void find_tile(const Problem& problem, const Shared& shared) {
     if (threadIdx.x / 32 != 2) return;
