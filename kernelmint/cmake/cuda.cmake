@@ -22,9 +22,11 @@ else()
 endif()
 set(CMAKE_CUDA_COMPILER "${_nvcc}")
 
-if(_origin STREQUAL "from PyPI")
-  # 13.0's nvcc.profile looks for lib64; the wheels have lib. The device link of CMake's compiler
-  # check is the only link nvcc does here.
+cmake_path(GET _nvcc PARENT_PATH _toolkit)
+cmake_path(GET _toolkit PARENT_PATH _toolkit)
+if(EXISTS "${_toolkit}/lib/libcudart_static.a")
+  # A wheel's toolkit, whoever named it: the nvcc.profile of 13.0 and 13.1 looks for lib64. The device
+  # link of CMake's compiler check is the only link nvcc does here.
   set(ENV{NVCC_APPEND_FLAGS} "$ENV{NVCC_APPEND_FLAGS} -L${_toolkit}/lib")
 endif()
 

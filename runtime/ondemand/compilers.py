@@ -170,7 +170,7 @@ def _toolkit(
     names = ("bin/ptxas", "bin/cudafe++", "bin/fatbinary", "nvvm/bin/cicc")
     programs = contents(str(root / name) for name in names)
     includes = [word.removeprefix("-I") for word in listed if word != "-isystem"]
-    # 13.0's nvcc.profile looks for lib64; PyPI's wheels have lib.
+    # The nvcc.profile of 13.0 and 13.1 looks for lib64; PyPI's wheels have lib.
     libraries = dict.fromkeys(os.path.normpath(p) for p in (*searched, str(root / "lib")))
     return Toolkit(
         Compiler(command, digest([compiler.identity, host.identity, programs]), compiler.version),

@@ -467,3 +467,27 @@ def test_compiler_launchers_that_are_named_run_every_compiler(tmp_path: Path) ->
     assert cuda
     assert all("-- /usr/bin/env LAUNCHED=CUDA " in line for line in cuda)
     assert all("/usr/bin/env LAUNCHED=CXX " in line for line in compiling if line not in cuda)
+
+
+def test_a_wheels_nvcc_that_is_named_is_told_where_its_libraries_are(tmp_path: Path) -> None:
+    """The nvcc.profile of 13.0 and 13.1 looks for lib64; a wheel has lib."""
+    out, toolkit, flags = generate(tmp_path), tmp_path / "cu13", tmp_path / "flags"
+    for name in ("bin/nvcc", "lib/libcudart_static.a"):
+        (toolkit / name).parent.mkdir(parents=True)
+        (toolkit / name).write_text(f'#!/bin/sh\necho "$NVCC_APPEND_FLAGS" > {flags}\nexit 1\n')
+    (toolkit / "bin/nvcc").chmod(0o755)
+    run(
+        *(
+            Path(sys.executable).parent / "cmake",
+            "-S",
+            ROOT,
+            "-B",
+            tmp_path / "build",
+            "-G",
+            "Ninja",
+        ),
+        *(f"-DKERNELMINT_GENERATED_DIR={out}", f"-DPython_EXECUTABLE={sys.executable}"),
+        f"-DCMAKE_MAKE_PROGRAM={Path(sys.executable).parent / 'ninja'}",
+        f"-DCMAKE_CUDA_COMPILER={toolkit / 'bin/nvcc'}",
+    )
+    assert flags.read_text().split() == [f"-L{toolkit / 'lib'}"]
