@@ -16,6 +16,7 @@
 #include "attention/cpu_differentiate.h"
 #include "attention/cpu_dropout.h"
 #include "attention/cpu_gradients.h"
+#include "attention/cpu_hidden_rows.h"
 #include "attention/cpu_some.h"
 #include "cpu_convert.h"
 #include "cpu_scratch.h"
@@ -108,6 +109,7 @@ class Backward {
 
   struct alignas(64) Worker : attention::BitsOf<typename Call::Args, B_r, B_c> {
     Products products;
+    HiddenRows<T, B_r, B_c> hidden;
     alignas(64) T padded[2][Call::kPads ? larger(B_r, B_c) : 1][Call::kPads ? D : kLanes];
   };
 
@@ -287,6 +289,14 @@ class Backward {
       const Matrix v = rows_of(args_.v, of.key_entry, of.first_key + first_key, unit.kv_head, keys,
                                call_.value_columns(), worker.padded[1]);
       products.load_keys_values(k.first, k.stride, v.first, v.stride, keys);
+      // Blocks of queries between the first and the last see all keys if these do.
+      const std::int64_t last_query = smaller(end_block * B_r, of.queries) - 1;
+      worker.hidden.keys.count = 0;
+      if (call_.seen(of, first_block * B_r, first_key, keys).end < keys ||
+          call_.seen(of, last_query, first_key, keys).begin > 0)
+        worker.hidden.keys.find(
+            args_.k.template at<const T>(of.key_entry, of.first_key + first_key, unit.kv_head),
+            args_.k.stride[1], keys, call_.columns());
       for (std::int64_t block = first_block; block < end_block; ++block) {
         for (std::int64_t in_group = 0; in_group < group_; ++in_group) {
           step(worker, unit, unit.kv_head * group_ + in_group, block, first_key, keys,
@@ -356,8 +366,22 @@ class Backward {
                          row < rows ? sums[row] : 0.0f);
       });
     }
+    const bool hides = seen(0).end < keys || seen(rows - 1).begin > 0;
+    const bool repairs = hides && find_hidden(worker, of, head, first_row, rows);
+    if (repairs) worker.hidden.hide(products);
     products.accumulate(rows, used, dq, dk, dv);
+    if (repairs) worker.hidden.template add<D>(products, rows, seen, dq, dk, dv);
     trace.gradients(products, dq, dk, dv);
+  }
+
+  // Returns whether values of the step are not finite.
+  bool find_hidden(Worker& worker, const Sequence& of, std::int64_t head, std::int64_t first_row,
+                   int rows) const {
+    worker.hidden.queries.find(args_.q.template at<const T>(of.entry, first_row, head),
+                               args_.q.stride[1], rows, call_.columns());
+    worker.hidden.out_gradients.find(args_.dout.template at<const T>(of.entry, first_row, head),
+                                     args_.dout.stride[1], rows, call_.value_columns());
+    return worker.hidden.are_any();
   }
 
   // Draws the random bits of a block of queries of a head, and a block of keys.

@@ -117,7 +117,8 @@ struct alignas(64) PairGradients {
     }
   }
 
-  // Places of the operands and of the sums, for tracing.
+  // Places of the operands and of the sums, for traces and for values that are not finite. The set
+  // operands are those of sums, not of scores.
   float query(int row, int d) const { return wide(queries[row][d]); }
   float out_gradient(int row, int d) const { return wide(out_gradients[row][d]); }
   float key(int i, int d) const { return wide(keys[d / 16][i / 2][d % 16] >> i % 2 * 16); }
@@ -130,11 +131,21 @@ struct alignas(64) PairGradients {
     return wide(probabilities[key / 16][row / 2][key % 16] >> row % 2 * 16);
   }
   float score_gradient(int row, int key) const { return wide(left_score_gradients[row][key]); }
-  static float of_key(const float* sums, int key, int d) { return sums[d * B_c + key]; }
+  static float& of_key(float* sums, int key, int d) { return sums[d * B_c + key]; }
+  void set_query(int row, int d, float x) { transposed_queries[d][row] = narrow(x); }
+  void set_out_gradient(int row, int d, float x) { transposed_out_gradients[d][row] = narrow(x); }
+  void set_key(int i, int d, float x) {
+    std::uint32_t& pair = keys[d / 16][i / 2][d % 16];
+    pair = (pair & 0xffff0000u >> i % 2 * 16) | std::uint32_t{narrow(x)} << i % 2 * 16;
+  }
 
  private:
   // The number of a value's lower 16 bits.
   static float wide(std::uint32_t bits) { return bit_cast<float>(bits << 16); }
+  // The bits of a value that bf16 has.
+  static std::uint16_t narrow(float x) {
+    return static_cast<std::uint16_t>(bit_cast<std::uint32_t>(x) >> 16);
+  }
 
   KERNELMINT_ALWAYS_INLINE static U16 row_or_zeros(const bf16* from, std::int64_t stride, int row,
                                                    int count, int d) {

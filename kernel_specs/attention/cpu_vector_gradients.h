@@ -104,7 +104,8 @@ struct alignas(64) VectorGradients {
     }
   }
 
-  // Places of the operands and of the sums, for tracing; scores and dP until they are P and dS.
+  // Places of the operands and of the sums, for traces and for values that are not finite; scores
+  // and dP until they are P and dS.
   float query(int row, int d) const { return queries[row][d]; }
   float out_gradient(int row, int d) const { return out_gradients[row][d]; }
   float key(int i, int d) const { return keys[i][d]; }
@@ -113,7 +114,10 @@ struct alignas(64) VectorGradients {
   float product(int row, int key) const { return score_gradients[row][key]; }
   float probability(int row, int key) const { return scores[row][key]; }
   float score_gradient(int row, int key) const { return score_gradients[row][key]; }
-  static float of_key(const float* sums, int key, int d) { return sums[key * D + d]; }
+  static float& of_key(float* sums, int key, int d) { return sums[key * D + d]; }
+  void set_query(int row, int d, float x) { queries[row][d] = x; }
+  void set_out_gradient(int row, int d, float x) { out_gradients[row][d] = x; }
+  void set_key(int i, int d, float x) { keys[i][d] = x; }
 
  private:
   static void transpose_rows(const T* from, std::int64_t stride, int count,

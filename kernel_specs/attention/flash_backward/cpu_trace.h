@@ -49,8 +49,7 @@ class Trace {
 
   // Once the step's products are added.
   template <class Products>
-  void gradients(const Products& products, const float* dq, const float* dk,
-                 const float* dv) const {
+  void gradients(const Products& products, const float* dq, float* dk, float* dv) const {
     write(&Record::P, rows_, used_, [&](int r, int key) { return products.probability(r, key); });
     write(&Record::dS, rows_, used_,
           [&](int r, int key) { return products.score_gradient(r, key); });

@@ -191,6 +191,21 @@ def test_what_is_not_finite_stays_in_its_batch_entry(key: str) -> None:
         assert torch.isnan(exact[0]).any()
 
 
+@pytest.mark.parametrize("name", ["q", "k", "v", "dout"])
+@pytest.mark.parametrize("key", [key for key in PLAIN if "-causal-" in key])
+def test_what_is_not_finite_reaches_only_who_sees_it(key: str, name: str) -> None:
+    """The gradients of other queries and keys keep their bits."""
+    for bad in (math.nan, math.inf):
+        call = Call(key, 150, 170)
+        before = call.run()
+        getattr(call, name)[0, 70, 0, 3] = bad
+        seen = torch.ones(150, 170).tril(20) > 0
+        queries = seen[:, 70] if name in "kv" else torch.arange(150) == 70
+        keys = seen[queries].any(0)
+        for reached, one, other in zip((queries, keys, keys), before, call.run(), strict=True):
+            assert torch.equal(one[0, ~reached], other[0, ~reached])
+
+
 @pytest.mark.parametrize("key", [key for key in ON_GPU if "-det-" in key.values[0]])
 def test_the_deterministic_are_the_same_bit_for_bit(key: str) -> None:
     call = Call(key, 2000, 2000, batch=2, heads=16, kv_heads=4)

@@ -152,6 +152,21 @@ def test_the_emulated_are_right(key: str) -> None:
         Call(key, *call).check()
 
 
+@pytest.mark.parametrize("name", ["q", "k", "v", "dout"])
+@pytest.mark.parametrize("key", [key for key in ON_CPU if "-d64-" in key and "-det-" not in key])
+def test_what_is_not_finite_reaches_only_who_sees_it(key: str, name: str) -> None:
+    """The gradients of other queries and keys keep their bits."""
+    call = Call(key, "equal", (20, 5), 0.0, False, False, (40, 64), (2, 1))
+    before = call.kernel(*call.inputs, **call.options)
+    getattr(call, name)[0, 50, 0, 3] = math.nan
+    after = call.kernel(*call.inputs, **call.options)
+    seen = (torch.ones(70, 130).tril(65) > 0) & (torch.ones(70, 130).triu(40) > 0)
+    queries = seen[:, 50] if name in "kv" else torch.arange(70) == 50
+    keys = seen[queries].any(0)
+    for reached, one, other in zip((queries, keys, keys), before[:3], after[:3], strict=True):
+        assert torch.equal(one[0, ~reached], other[0, ~reached])
+
+
 @pytest.mark.parametrize("key", [key for key in ON_GPU if "-det-" in key.values[0]])
 @pytest.mark.parametrize("window", WINDOWS[:4], ids=str)
 def test_the_deterministic_are_the_same_bit_for_bit(key: str, window: tuple[int, int]) -> None:
