@@ -27,7 +27,7 @@ template <int kOuter>
 struct TensorMapKey {
   const void* data;
   std::int64_t inner, extents[kOuter], strides[kOuter];
-  int boxes[kOuter], device;
+  int boxes[kOuter], device, columns;
 
   bool operator==(const TensorMapKey&) const = default;
 
@@ -37,13 +37,14 @@ struct TensorMapKey {
 };
 
 // The map of a tensor of 16-bit elements whose innermost dimension has `inner` elements, stride 1,
-// for boxes of 64 of these, on `device`, the current one. In shared memory such a row of a box
-// takes 128 bytes, swizzled. What a box has outside the tensor is read as zeros and is not written.
-// Strides are multiples of 16 bytes below 2^40, extents at least 1. Each thread keeps the maps it
-// made last: memory is used again, and the driver takes longer than a comparison.
+// for boxes of 64 of these, or 32, on `device`, the current one. In shared memory such a row of a
+// box takes 128 or 64 bytes, swizzled. What a box has outside the tensor is read as zeros and is
+// not written. Strides are multiples of 16 bytes below 2^40, extents at least 1. Each thread keeps
+// the maps it made last: memory is used again, and the driver takes longer than a comparison.
 template <class Element, int kOuter>
 LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t inner,
-                               const TensorMapDimension (&outer)[kOuter], int device) {
+                               const TensorMapDimension (&outer)[kOuter], int device,
+                               int columns = 64) {
   static_assert(std::is_same_v<Element, bf16> || std::is_same_v<Element, fp16>);
   struct Made {
     bool is_known;
@@ -54,7 +55,7 @@ LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t 
   static thread_local Made kept[kKept];
   constexpr auto kType = std::is_same_v<Element, bf16> ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                        : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  TensorMapKey<kOuter> key{.data = data, .inner = inner, .device = device};
+  TensorMapKey<kOuter> key{.data = data, .inner = inner, .device = device, .columns = columns};
   for (int i = 0; i < kOuter; ++i) {
     key.extents[i] = outer[i].extent;
     // The stride of an extent of 1 is never used, and may be anything.
@@ -72,7 +73,7 @@ LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t 
     return {"the driver has no cuTensorMapEncodeTiled: it is older than CUDA 12"};
   cuuint64_t extents[kOuter + 1] = {static_cast<cuuint64_t>(inner)};
   cuuint64_t strides[kOuter];
-  cuuint32_t box[kOuter + 1] = {64};
+  cuuint32_t box[kOuter + 1] = {static_cast<cuuint32_t>(columns)};
   cuuint32_t steps[kOuter + 1] = {1};
   for (int i = 0; i < kOuter; ++i) {
     extents[i + 1] = static_cast<cuuint64_t>(key.extents[i]);
@@ -86,7 +87,8 @@ LaunchResult encode_tensor_map(CUtensorMap& map, const void* data, std::int64_t 
     return {cudaGetErrorString(status)};
   void* address = const_cast<void*>(data);  // the driver's type knows no map that is only read
   if (encode(&map, kType, kOuter + 1, address, extents, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_INTERLEAVE_NONE,
+             columns == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) != CUDA_SUCCESS)
     return {"cuTensorMapEncodeTiled failed"};
   made = {true, key, map};

@@ -281,9 +281,9 @@ namespace {
 
 CUresult encode(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* data,
                 const cuuint64_t* extents, const cuuint64_t* strides, const cuuint32_t* box,
-                const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle swizzle,
                 CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-  kernelmint::ptx::TensorMap made{static_cast<char*>(data), {}, {2}, {}};
+  kernelmint::ptx::TensorMap made{static_cast<char*>(data), {}, {2}, {}, {}};
   std::fill_n(made.extents, 5, 1);
   std::fill_n(made.box, 5, 1);
   bool is_right = reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
@@ -293,6 +293,8 @@ CUresult encode(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* da
     if (i > 0) made.strides[i] = static_cast<std::int64_t>(strides[i - 1]);
     is_right &= extents[i] > 0 && box[i] <= 256 && (i == 0 || strides[i - 1] % 16 == 0);
   }
+  made.row_bytes = swizzle == CU_TENSOR_MAP_SWIZZLE_64B ? 64 : 128;
+  is_right &= box[0] * 2 == static_cast<cuuint32_t>(made.row_bytes);
   std::memcpy(map, &made, sizeof made);
   return is_right ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

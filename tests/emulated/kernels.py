@@ -24,10 +24,11 @@ from codegen.core.dtypes import SCALARS
 from codegen.core.manifest import LazyFamilies, Scalar
 from codegen.core.where import parameter_kind
 from codegen.sources import build_paths
-from runtime import manifest
+from runtime import KernelInfo, manifest, ondemand
 from runtime.handle import record_shapes, split_records
 from runtime.kernel_info import infos
 from runtime.ondemand import compilers
+from runtime.ondemand.emit import Spec
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -67,7 +68,7 @@ class Kernel:
     """A kernel as `runtime.kernel` gives it, but for tensors of the CPU.
 
     Args:
-        key: a kernel's key.
+        key: a kernel's key; of another set than the project's tree, the kernel is generated.
         faults: files, what to replace in them, and by what.
         project: the folder that has its specs and what was generated.
     """
@@ -78,11 +79,16 @@ class Kernel:
         faults: Iterable[tuple[str, str, str]] = (),
         project: Path = ROOT,
     ) -> None:
-        of = LazyFamilies(project / "generated/manifest.json")[key.partition(".")[0]]
-        (self.info,) = (info for info in infos([of]) if info.key == key)
-        self._library = _library(key, tuple(faults), project)
+        generated = project / "generated"
+        info = _listed(key, generated)
+        if info is None:
+            generated = Path(_of_another_set(key).name)
+            info = _listed(key, generated)
+            assert info is not None
+        self.info = info
+        self._library = _library(key, tuple(faults), project / "kernel_specs", generated)
         # Args lack what only gradients take.
-        self._args = (project / "generated" / self.info.family / "args.h").read_text()
+        self._args = (generated / self.info.family / "args.h").read_text()
         self._seeds = itertools.count()
 
     def __call__(self, *given: Tensor, out: Tensor | tuple[Tensor, ...], **options: Any) -> None:
@@ -160,9 +166,25 @@ class Kernel:
 
 
 @functools.cache
-def _library(key: str, faults: tuple[tuple[str, str, str], ...], project: Path) -> ctypes.CDLL:
+def _of_another_set(key: str) -> tempfile.TemporaryDirectory[str]:
+    """Returns the folder of what is generated for a kernel that the project's tree lacks."""
+    source = ondemand.source_of(key.partition(".")[0])
+    assert source is not None
+    folder = tempfile.TemporaryDirectory(prefix="generated-")
+    Spec(source).kernel(key).write(Path(folder.name))
+    return folder
+
+
+def _listed(key: str, generated: Path) -> KernelInfo | None:
+    family = LazyFamilies(generated / "manifest.json")[key.partition(".")[0]]
+    return next((info for info in infos([family]) if info.key == key), None)
+
+
+@functools.cache
+def _library(
+    key: str, faults: tuple[tuple[str, str, str], ...], specs: Path, generated: Path
+) -> ctypes.CDLL:
     family, target, _ = key.split(".")
-    specs, generated = project / "kernel_specs", project / "generated"
     shards = (generated / family).glob(f"{target}_*.cu")
     named = re.compile(rf'struct (\w+) {{[^}}]*key\[\] = "{re.escape(key)}"')
     shard, found = next((s, f) for s in shards if (f := named.search(s.read_text())))

@@ -268,13 +268,15 @@ inline void fence_async_shared() {}
 struct TensorMap {
   char* data;
   std::int64_t extents[5], strides[5];
-  int box[5];
+  int box[5], row_bytes;
 };
 static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap));
 using Coordinates = std::array<int, 5>;
 
-// 16-byte chunk XOR row % 8, of rows of 128 bytes.
-inline std::uint32_t swizzled(std::uint32_t address) { return address ^ (address >> 7 & 7) << 4; }
+// 16-byte chunk XOR row % 8, of rows of 128 bytes; or row / 2 % 4, of rows of 64.
+inline std::uint32_t swizzled(std::uint32_t address, std::uint32_t row_bytes) {
+  return address ^ (address >> 7 & (row_bytes / 16 - 1)) << 4;
+}
 
 // f(in shared memory, in the tensor; null outside of it) of each element of a box.
 template <class F>
@@ -291,7 +293,7 @@ void for_each(const CUtensorMap& map, std::uint32_t shared, const Coordinates& f
       if (at < 0 || at >= of.extents[d]) element = nullptr;
       if (element != nullptr) element += at * of.strides[d];
     }
-    f(emulator::shared(swizzled(shared + 2 * i), 2), element);
+    f(emulator::shared(swizzled(shared + 2 * i, of.row_bytes), 2), element);
   }
 }
 
@@ -362,6 +364,12 @@ inline void bulk_add(float* destination, std::uint32_t source, int bytes) {
     for (int i = 0; i < bytes / 4; ++i) destination[i] += load_shared<float>(source + 4 * i);
   });
 }
+inline void bulk_store(float* destination, std::uint32_t source, int bytes, std::uint64_t) {
+  bulk_store(destination, source, bytes);
+}
+inline void bulk_add(float* destination, std::uint32_t source, int bytes, std::uint64_t) {
+  bulk_add(destination, source, bytes);
+}
 template <int kPending>
 void bulk_wait_group() {
   bulk_wait_group_read<kPending>();
@@ -379,8 +387,9 @@ inline void named_barrier_arrive(int id, int threads) { emulator::arrive(id, thr
 
 // wgmma.cuh, and the products that are generated for a family
 
-inline std::uint64_t swizzled_descriptor(std::uint32_t address, std::uint32_t panel_bytes = 16) {
-  return address | std::uint64_t{panel_bytes} << 32;
+template <int kRowBytes = 128>
+std::uint64_t swizzled_descriptor(std::uint32_t address, std::uint32_t panel_bytes = 16) {
+  return address | std::uint64_t{panel_bytes} << 32 | std::uint64_t{kRowBytes} << 56;
 }
 inline std::uint64_t advance(std::uint64_t descriptor, std::uint32_t bytes) {
   return descriptor + bytes;
@@ -399,27 +408,32 @@ void multiply(emulator::Crew& threads, std::size_t i) {
   const auto of = [&](int thread) -> const emulator::Product& {
     return threads.fibres[thread]->products.closed.front()[i];
   };
-  const auto read = [](std::uint32_t address) {
-    return to_float<T>(load_shared<std::uint16_t>(swizzled(address)));
+  const auto read = [](std::uint32_t address, std::uint32_t row_bytes) {
+    return to_float<T>(load_shared<std::uint16_t>(swizzled(address, row_bytes)));
   };
   const emulator::Product& product = of(0);
   static float a[64][16], b[16][256], d[64][256];
   const auto a_address = static_cast<std::uint32_t>(product.a_descriptor);
   const auto b_address = static_cast<std::uint32_t>(product.b_descriptor);
-  const auto panel_bytes = static_cast<std::uint32_t>(product.b_descriptor >> 32);
+  const auto panel_bytes = static_cast<std::uint32_t>(product.b_descriptor >> 32) & 0xffffff;
+  const auto a_bytes = static_cast<int>(product.a_descriptor >> 56),
+             b_bytes = static_cast<int>(product.b_descriptor >> 56);
   for (int row = 0; row < 64; ++row)
     for (int k = 0; k < 16; ++k) {
       const auto [lane, index, shift] = left_place(row % 16, k);
-      a[row][k] =
-          product.a != nullptr
-              ? to_float<T>(of(row / 16 * 32 + lane).a[index] >> shift)
-              : read(a_address + (product.is_a_transposed ? k * 128 + row * 2 : row * 128 + k * 2));
+      a[row][k] = product.a != nullptr
+                      ? to_float<T>(of(row / 16 * 32 + lane).a[index] >> shift)
+                      : read(a_address + (product.is_a_transposed ? k * a_bytes + row * 2
+                                                                  : row * a_bytes + k * 2),
+                             a_bytes);
     }
   for (int k = 0; k < 16; ++k)
     for (int column = 0; column < product.n; ++column)
-      b[k][column] = read(b_address + (product.is_b_transposed
-                                           ? column / 64 * panel_bytes + k * 128 + column % 64 * 2
-                                           : column * 128 + k * 2));
+      b[k][column] = read(
+          b_address + (product.is_b_transposed
+                           ? column * 2 / b_bytes * panel_bytes + k * b_bytes + column * 2 % b_bytes
+                           : column * b_bytes + k * 2),
+          b_bytes);
   for (int row = 0; row < 64; ++row) {
     std::fill_n(d[row], product.n, 0.f);
     for (int k = 0; k < 16; ++k)

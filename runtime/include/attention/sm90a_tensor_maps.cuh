@@ -38,7 +38,7 @@ struct Layout {
 
 template <class Element, int kOuter>
 LaunchResult encode(MappedTensor& mapped, const Layout& layout,
-                    const TensorMapDimension (&outer)[kOuter], int device) {
+                    const TensorMapDimension (&outer)[kOuter], int device, int columns = 64) {
   constexpr std::int64_t kEnd = std::int64_t{1} << 40;
   for (const auto& [extent, stride, _] : outer) {
     const std::int64_t bytes = stride * static_cast<std::int64_t>(sizeof(Element));
@@ -51,14 +51,17 @@ LaunchResult encode(MappedTensor& mapped, const Layout& layout,
   }
   mapped.head_step = layout.heads.stride != 0;
   mapped.batch_step = layout.batch.stride != 0;
-  return encode_tensor_map<Element>(mapped.map, layout.data, layout.columns, outer, device);
+  return encode_tensor_map<Element>(mapped.map, layout.data, layout.columns, outer, device,
+                                    columns);
 }
 
-// K or V, in boxes of `block` rows.
+// K or V, in boxes of `block` rows by 64 columns, or 32.
 template <class Element>
-LaunchResult encode_keys(MappedTensor& mapped, Layout layout, int block, int device) {
+LaunchResult encode_keys(MappedTensor& mapped, Layout layout, int block, int device,
+                         int columns = 64) {
   layout.rows.box = block;
-  return encode<Element>(mapped, layout, {layout.rows, layout.heads, layout.batch}, device);
+  return encode<Element>(mapped, layout, {layout.rows, layout.heads, layout.batch}, device,
+                         columns);
 }
 
 }  // namespace kernelmint::attention::sm90a

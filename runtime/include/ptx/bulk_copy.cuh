@@ -30,6 +30,24 @@ __device__ __forceinline__ void bulk_add(float* destination, std::uint32_t sourc
                : "memory");
 }
 
+// The same with a treatment of the lines in L2.
+__device__ __forceinline__ void bulk_store(float* destination, std::uint32_t source, int bytes,
+                                           std::uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(
+          destination),
+      "r"(source), "r"(bytes), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void bulk_add(float* destination, std::uint32_t source, int bytes,
+                                         std::uint64_t policy) {
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 "
+      "[%0], [%1], %2, %3;" ::"l"(destination),
+      "r"(source), "r"(bytes), "l"(policy)
+      : "memory");
+}
+
 // Waits until the thread's bulk groups but the last `kPending` are complete: their writes are
 // there.
 template <int kPending>

@@ -24,11 +24,16 @@ struct Wgmma;
 //
 // `panel_bytes` is from one panel of 64 16-bit columns to the next; it matters to an operand whose
 // N or M runs along the rows' 128 bytes (MN-major), and to no other.
+//
+// Rows of 64 bytes, of panels of 32 columns, are swizzled by chunk XOR row / 2 % 4; their address
+// is a multiple of 512.
+template <int kRowBytes = 128>
 __device__ __forceinline__ std::uint64_t swizzled_descriptor(std::uint32_t address,
                                                              std::uint32_t panel_bytes = 16) {
-  constexpr std::uint64_t kEightRows = 1024, kSwizzle128 = 1;
+  static_assert(kRowBytes == 128 || kRowBytes == 64);
+  constexpr std::uint64_t kEightRows = 8 * kRowBytes, kSwizzle = kRowBytes == 128 ? 1 : 2;
   return (address & 0x3ffff) >> 4 | static_cast<std::uint64_t>(panel_bytes >> 4) << 16 |
-         kEightRows >> 4 << 32 | kSwizzle128 << 62;
+         kEightRows >> 4 << 32 | kSwizzle << 62;
 }
 
 // The descriptor of the operand `bytes` further. The address, in 16 bytes, is in the low word and
