@@ -2,9 +2,10 @@
 // compute. The block owns a block of keys: dK and dV stay in registers while all blocks of queries
 // that see these keys pass by. S and dP are made transposed, 64 keys of a warpgroup by the queries,
 // so that P and dS are left operands in registers; dS goes through shared memory for dQ, to which
-// all blocks of keys add. Wide heads have consumers of their own, which add dQ themselves.
+// all blocks of keys add. Wide heads have consumers of their own: WideConsumer's add dQ themselves.
 #pragma once
 
+#include "attention/sm90a_backward_by_keys_consumer.cuh"
 #include "attention/sm90a_backward_consumer.cuh"
 #include "attention/sm90a_backward_producer.cuh"
 #include "attention/sm90a_backward_wide_consumer.cuh"
@@ -33,11 +34,13 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
   if (warpgroup == 0) {
     ptx::decrease_registers<Config::producer_registers>();
     if (threadIdx.x == 0) Producer<Config, Sequences>(problem, shared).run();
-    if constexpr (!kIsWide<Config>)
+    if constexpr (!kConsumersAdd<Config>)
       if (threadIdx.x / 32 == 1) QueryGradientWriter<Config, Sequences>(problem, shared).run();
   } else {
     ptx::increase_registers<Config::consumer_registers>();
-    if constexpr (kIsWide<Config>)
+    if constexpr (Config::by_keys)
+      ByKeysConsumer<Config, Sequences>(problem, shared, warpgroup - 1).run();
+    else if constexpr (kIsWide<Config>)
       WideConsumer<Config, Sequences>(problem, shared, warpgroup - 1).run();
     else
       Consumer<Config, Sequences>(problem, shared, warpgroup - 1).run();

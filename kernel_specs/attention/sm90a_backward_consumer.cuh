@@ -218,11 +218,13 @@ class Consumer {
     ptx::pin(d);
     ptx::named_barrier_sync(kPartEmpty + warpgroup_, 160);
     const std::uint32_t to = shared_.query_gradients(warpgroup_) + threadIdx.x % 128 * 16;
-    unroll<kPart / 4>([&](int c) {
-      ptx::store_shared(to + c * 128 * 16,
-                        uint4{__float_as_uint(d[4 * c]), __float_as_uint(d[4 * c + 1]),
-                              __float_as_uint(d[4 * c + 2]), __float_as_uint(d[4 * c + 3])});
-    });
+    const unsigned threads = warpgroup_ == 0 ? 128 : kLastPartThreads<Config>;
+    if (kLastPartThreads<Config> == 128 || threadIdx.x % 128 < threads)
+      unroll<kPart / 4>([&](int c) {
+        ptx::store_shared(to + c * threads * 16,
+                          uint4{__float_as_uint(d[4 * c]), __float_as_uint(d[4 * c + 1]),
+                                __float_as_uint(d[4 * c + 2]), __float_as_uint(d[4 * c + 3])});
+      });
     ptx::fence_async_shared();
     ptx::named_barrier_arrive(kPartFull + warpgroup_, 160);
   }

@@ -43,6 +43,37 @@ __device__ __forceinline__ void finish_wide_block(const float* sums, int index, 
   });
 }
 
+// The same for wide heads whose warpgroups have half of the columns each, in chunks of 8: four
+// floats a thread.
+template <class Config>
+__device__ __forceinline__ void finish_halves(const float* sums, int index, bool sees_keys,
+                                              typename Config::dtype* dq, std::int64_t stride,
+                                              std::int64_t count, int columns, float scale) {
+  using Element = typename Config::dtype;
+  constexpr int kColumns = Config::padded_head / 2;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, half = threadIdx.x / 128;
+  const float4* const from = reinterpret_cast<const float4*>(sums) +
+                             (std::int64_t{index} * 2 + half) * (Config::B_r * kColumns / 4) +
+                             threadIdx.x % 128;
+  float4 values[kColumns / 8];
+  unroll<kColumns / 8>(
+      [&](int c) { values[c] = sees_keys ? __ldcg(from + c * 128) : float4{0, 0, 0, 0}; });
+  unroll<kColumns / 16>([&](int c) {  // one of the lane's rows, of 32 columns
+    std::uint32_t words[4];
+    unroll<4>([&](int i) {
+      const float4& x = values[c / 2 * 4 + i];
+      words[i] = c % 2 == 0 ? ptx::pack<Element>(x.x * scale, x.y * scale)
+                            : ptx::pack<Element>(x.z * scale, x.w * scale);
+    });
+    transpose_quad(words);
+    const int query = warp * 16 + lane / 4 + c % 2 * 8;
+    const int column = half * kColumns + c / 2 * 32 + lane % 4 * 8;
+    if (query < count && column < columns)
+      *reinterpret_cast<uint4*>(dq + query * stride + column) =
+          uint4{words[0], words[1], words[2], words[3]};
+  });
+}
+
 // The index-th block's dQ from the order of the registers, scaled and rounded, as `count` rows of
 // `columns`, d_head if not `kNarrow`. It is zero if the block sees no keys.
 template <class Config, bool kNarrow>
@@ -50,17 +81,21 @@ __device__ __forceinline__ void finish_block(const float* sums, int index, bool 
                                              typename Config::dtype* dq, std::int64_t stride,
                                              std::int64_t count, int columns, float scale) {
   using Element = typename Config::dtype;
+  if constexpr (Config::by_keys)
+    return finish_halves<Config>(sums, index, sees_keys, dq, stride, count, columns, scale);
   if constexpr (kIsWide<Config>)
     return finish_wide_block<Config>(sums, index, sees_keys, dq, stride, count, columns, scale);
   // A warpgroup's part is 64 columns by its queries, 8 of them in a chunk: four floats a thread.
   constexpr int kQueries = kPartQueries<Config>;
   constexpr int kChunks = kQueries / 8, kPairs = (kChunks + 1) / 2;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, part = threadIdx.x / 128;
+  const int threads = part == 0 ? 128 : kLastPartThreads<Config>;
+  if (Config::dense_dq && warp * 32 >= threads) return;
   const float4* const from = reinterpret_cast<const float4*>(sums) +
                              (std::int64_t{index} * 2 + part) * (kQueries * 16) + warp * 32 + lane;
   float4 values[2 * kPairs];
   unroll<2 * kPairs>([&](int i) {
-    values[i] = sees_keys && i < kChunks ? __ldcg(from + i * 128) : float4{0, 0, 0, 0};
+    values[i] = sees_keys && i < kChunks ? __ldcg(from + i * threads) : float4{0, 0, 0, 0};
   });
   const int first_query = kQueries < Config::B_r ? part * kQueries : 0;
   const int first_column = (kQueries < Config::B_r ? 0 : part * 64) + warp * 16;

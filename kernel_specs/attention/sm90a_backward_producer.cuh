@@ -34,8 +34,8 @@ class Producer {
     const Tile tile = Sequences::tile(problem_, shared_);
     const int first_head = tile.kv_head * problem_.group;
     if (tile.blocks * problem_.group == 0) return;
-    load_keys(tile, problem_.k, shared_.keys(), shared_.keys_full());
-    load_keys(tile, problem_.v, shared_.values(), shared_.values_full());
+    load_keys<kColumnsOfKeyPanel<Config>>(tile, problem_.k, shared_.keys(), shared_.keys_full());
+    load_keys<64>(tile, problem_.v, shared_.values(), shared_.values_full());
     ptx::wait_for_kernel_ahead();  // the kernel ahead makes the sums of rows
     const bool heads_first = Sequences::heads_first(problem_);
     const int outer_steps = heads_first ? problem_.group : tile.blocks;
@@ -53,13 +53,15 @@ class Producer {
   }
 
  private:
+  // In panels of `kColumns`.
+  template <int kColumns>
   __device__ __forceinline__ void load_keys(const Tile& tile, const MappedTensor& tensor,
                                             std::uint32_t destination, std::uint32_t full) const {
     ptx::mbarrier_arrive_expecting(full, Shared::kKeysBytes);
-    for (int panel = 0; panel < Config::padded_head / 64; ++panel)
-      ptx::tma_load_4d(destination + panel * Shared::kKeyPanelBytes, tensor.map, full,
-                       cache_policy(), panel * 64, Sequences::key_row(tile),
-                       tile.kv_head * tensor.head_step,
+    for (int panel = 0; panel < Config::padded_head / kColumns; ++panel)
+      ptx::tma_load_4d(destination + panel * (Config::B_c * kColumns * 2), tensor.map, full,
+                       cache_policy<!Config::unkept && !Config::keeps_dq>(), panel * kColumns,
+                       Sequences::key_row(tile), tile.kv_head * tensor.head_step,
                        Sequences::key_entry(tile) * tensor.batch_step);
   }
 
@@ -72,7 +74,7 @@ class Producer {
     ptx::mbarrier_arrive_expecting(full, Shared::kQueriesBytes + Shared::kRowsBytes);
     for (int panel = 0; panel < Config::padded_head / 64; ++panel)
       ptx::tma_load_4d(shared_.template data<Ring>(stage) + panel * Shared::kQueryPanelBytes,
-                       tensor.map, full, cache_policy(), panel * 64,
+                       tensor.map, full, cache_policy<!Config::unkept>(), panel * 64,
                        Sequences::query_row(tile, block_), head_ * tensor.head_step,
                        Sequences::query_entry(tile) * tensor.batch_step);
     const int index = Sequences::block_index(problem_, tile, head_, block_);
@@ -80,8 +82,10 @@ class Producer {
                    Shared::kRowsBytes, full);
   }
 
+  template <bool kKeeps>
   __device__ __forceinline__ static std::uint64_t cache_policy() {
-    return ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>();
+    return ptx::make_cache_policy<kKeeps ? ptx::CachePolicy::kEvictLast
+                                         : ptx::CachePolicy::kEvictNormal>();
   }
 
   const Problem& problem_;
@@ -158,15 +162,22 @@ class QueryGradientWriter {
   __device__ __forceinline__ void write(int part) {
     float* const to = to_ + part * (Shared::kPartBytes / 4);
     const std::uint32_t from = shared_.query_gradients(part);
+    const int bytes = part == 0 ? Shared::kPartBytes : Shared::kLastPartBytes;
     if (turn_.stores) {
-      ptx::bulk_store(to, from, Shared::kPartBytes);
+      if constexpr (Config::keeps_dq)
+        ptx::bulk_store(to, from, bytes, ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>());
+      else
+        ptx::bulk_store(to, from, bytes);
     } else {
       if (seen_ < turn_.least) {
         while ((seen_ = ptx::load_acquire(turn_.counter)) < turn_.least) {
         }
         ptx::fence_async_global();
       }
-      ptx::bulk_add(to, from, Shared::kPartBytes);
+      if constexpr (Config::keeps_dq)
+        ptx::bulk_add(to, from, bytes, ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>());
+      else
+        ptx::bulk_add(to, from, bytes);
     }
     ptx::bulk_commit_group();
   }

@@ -52,18 +52,18 @@ __device__ __forceinline__ void hide(const Keys& keys, int block, float (&probab
   });
 }
 
-// Rows of two blocks, K and V or Q and dO, become zero, but for those from `begin` to before `end`:
-// rows beside a sequence are multiplied by zeros, and may not be finite.
-template <class Config, int kRows>
-__device__ __forceinline__ void clean(int begin, int end, std::uint32_t a, std::uint32_t b) {
+// Rows of blocks of K, V, Q or dO become zero, but for those from `begin` to before `end`: rows
+// beside a sequence are multiplied by zeros, and may not be finite. A row of a panel has
+// `kRowChunks` of 16 bytes.
+template <class Config, int kRows, int kRowChunks = 8, class... Blocks>
+__device__ __forceinline__ void clean(int begin, int end, Blocks... blocks) {
   constexpr int kThreads = 128 * Config::n_warpgroups;
   if (begin <= 0 && end >= kRows) return;
 #pragma unroll 1
   for (int i = static_cast<int>(ptx::reread_thread_index()) - 128;
        i < kRows * (Config::padded_head / 64) * 8; i += kThreads) {
-    if (const int row = i / 8 % kRows; row >= begin && row < end) continue;
-    ptx::store_shared(a + i * 16, uint4{0, 0, 0, 0});
-    ptx::store_shared(b + i * 16, uint4{0, 0, 0, 0});
+    if (const int row = i / kRowChunks % kRows; row >= begin && row < end) continue;
+    (ptx::store_shared(blocks + i * 16, uint4{0, 0, 0, 0}), ...);
   }
   ptx::fence_async_shared();
   ptx::named_barrier_sync(kCleaned, kThreads);

@@ -14,6 +14,10 @@ inline constexpr int kPanelRowBytes = 128;  // 64 columns
 template <class Config>
 inline constexpr bool kIsWide = Config::d_head > 128;
 
+// True if the warpgroups add dQ to memory themselves. Otherwise a warp of its own does.
+template <class Config>
+inline constexpr bool kConsumersAdd = kIsWide<Config> && !Config::by_keys;
+
 // The keys that a warpgroup makes scores of, and the panels of dK, dV and dQ that it has of a wide
 // head.
 template <class Config>
@@ -21,16 +25,25 @@ inline constexpr int kKeysOfWarpgroup = Config::B_c / Config::n_warpgroups;
 template <class Config>
 inline constexpr int kPanelsOfWarpgroup = Config::d_head / 64 / Config::n_warpgroups;
 
-// The counters of a block of dQ. Of a wide head each warp's tile has one, if dQ has to be the same
-// each time.
+// The columns of a panel of K, whose rows have twice as many bytes. By keys, a warpgroup makes 96
+// columns of dQ, which are whole panels of 32.
+template <class Config>
+inline constexpr int kColumnsOfKeyPanel = Config::by_keys ? 32 : 64;
+
+// The counters of a block of dQ. If the warpgroups add it, each warp's tile has one, if dQ has to
+// be the same each time.
 template <class Config>
 inline constexpr int kCountersOfBlock =
-    kIsWide<Config> && Config::deterministic ? 4 * Config::n_warpgroups : 1;
+    kConsumersAdd<Config> && Config::deterministic ? 4 * Config::n_warpgroups : 1;
 
 // The queries of a warpgroup's part of dQ: 64 columns, which are half of them, or all, but of half
 // the queries.
 template <class Config>
 inline constexpr int kPartQueries = Config::B_r * Config::padded_head / 128;
+
+// The threads of the second warpgroup whose rows of its part of dQ are columns that leave.
+template <class Config>
+inline constexpr int kLastPartThreads = Config::dense_dq ? (Config::d_head - 64) * 2 : 128;
 
 // The rings of blocks of queries in shared memory, and their barriers.
 class Rings {
@@ -83,6 +96,7 @@ class SharedMemory : public Rings {
   static constexpr int kRowsBytes = Config::B_r * 4;
   static constexpr int kPartQueries = sm90a::kPartQueries<Config>;
   static constexpr int kPartBytes = 64 * kPartQueries * 4;
+  static constexpr int kLastPartBytes = kPartBytes * kLastPartThreads<Config> / 128;
 
   // A block of queries with its rows' values: Q and the log-sum-exps, or dO and D.
   template <int kFirst, int kFirstRows, int kFirstBarrier, int kStages>
@@ -139,13 +153,14 @@ class SharedMemory : public Rings {
 
 // Named barriers. dS of all warpgroups is there; a warpgroup's part of dQ may be written, or has
 // been, which it and the warp that adds dQ share; rows beside a sequence are zero; for wide heads,
-// P of all warpgroups is there.
+// P of all warpgroups is there, or a warpgroup's own, and the other one has read its dS.
 enum NamedBarrier {
   kScoresMade = 1,
   kPartEmpty = 2,
   kPartFull = 4,
   kCleaned = 6,
-  kProbabilitiesMade = 7
+  kProbabilitiesMade = 7,
+  kScoresRead = 9
 };
 
 }  // namespace kernelmint::attention_backward::sm90a

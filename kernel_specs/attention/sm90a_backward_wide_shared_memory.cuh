@@ -7,9 +7,10 @@
 
 namespace kernelmint::attention_backward::sm90a {
 
-// K, V, Q and dO as in SharedMemory. P and dS lie transposed, keys by queries: a row is a key's 64
-// queries. P has two buffers: a warpgroup makes P while another one may still multiply the last. A
-// tile's description may have `kTileBytes` at the end.
+// K, V, Q and dO as in SharedMemory; by keys K lies in panels of 32 columns. P and dS lie
+// transposed, keys by queries: a row is a key's 64 queries. P has two buffers: a warpgroup makes P
+// while another one may still multiply the last; by keys one, since no other reads it, and a place
+// for dQ, in the order of the registers. A tile's description may have `kTileBytes` at the end.
 template <class Config, int kTileBytes = 0>
 class WideSharedMemory : public Rings {
   static constexpr int kPanels = Config::d_head / 64;
@@ -21,6 +22,8 @@ class WideSharedMemory : public Rings {
   static constexpr int kQueriesBytes = kPanels * kQueryPanelBytes;
   static constexpr int kScoresBytes = Config::B_c * kPanelRowBytes;
   static constexpr int kRowsBytes = Config::B_r * 4;
+  static constexpr int kPartBytes = Config::B_r * Config::d_head * 4 / Config::n_warpgroups;
+  static constexpr int kLastPartBytes = kPartBytes;
   static_assert(Config::B_r == 64);
 
   template <int kFirst, int kFirstRows, int kFirstBarrier, int kStages>
@@ -36,9 +39,10 @@ class WideSharedMemory : public Rings {
   static constexpr int kQueries = kValues + kKeysBytes;
   static constexpr int kGradients = kQueries + Config::q_stages * kQueriesBytes;
   static constexpr int kProbabilities = kGradients + Config::do_stages * kQueriesBytes;
-  static constexpr int kScoreGradients = kProbabilities + 2 * kScoresBytes;
-  static constexpr int kUnused = kScoreGradients + kScoresBytes;
-  static constexpr int kLogSums = kUnused + 8 * kPanelRowBytes;
+  static constexpr int kScoreGradients = kProbabilities + (Config::by_keys ? 1 : 2) * kScoresBytes;
+  static constexpr int kUnused = kScoreGradients + kScoresBytes, kSums = kUnused;
+  static constexpr int kLogSums =
+      Config::by_keys ? kSums + Config::n_warpgroups * kPartBytes : kUnused + 8 * kPanelRowBytes;
   static constexpr int kDeltas = kLogSums + Config::q_stages * kRowsBytes;
   static constexpr int kBarriers = kDeltas + Config::do_stages * kRowsBytes;
   static constexpr int kEnd = kBarriers + 16 * (Config::q_stages + Config::do_stages + 1);
@@ -59,6 +63,10 @@ class WideSharedMemory : public Rings {
   }
   __device__ __forceinline__ std::uint32_t score_gradients() const {
     return base_ + kScoreGradients;
+  }
+  // Where a warpgroup leaves its part of dQ, by keys.
+  __device__ __forceinline__ std::uint32_t query_gradients(int warpgroup) const {
+    return base_ + kSums + warpgroup * kPartBytes;
   }
   // Eight rows that are written and never read.
   __device__ __forceinline__ std::uint32_t unused() const { return base_ + kUnused; }

@@ -104,6 +104,7 @@ struct EqualSequences {
     __device__ __forceinline__ void find(const Problem& problem, const Tile& tile, int warpgroup) {
       const int first_key = tile.key_block * Config::B_c + warpgroup * 64;
       keys_ = static_cast<int>(problem.args.Sk) - first_key;
+      if constexpr (Config::in_step) warpgroup_ = warpgroup;
       first_key_ = first_key - problem.offset - tile.first_block * Config::B_r;
     }
 
@@ -112,11 +113,13 @@ struct EqualSequences {
     template <class F>
     __device__ __forceinline__ void for_each_step(const Problem& problem, const Tile& tile,
                                                   int steps, const F& f) const {
-      // The blocks of queries that do not see all of the keys: the tile's first ones.
-      const int masked =
-          Config::causal ? min(ceil_div(max(first_key_ + kCount - 1, 0), Config::B_r), tile.blocks)
-          : keys_ < kCount ? tile.blocks
-                           : 0;
+      // The blocks of queries that do not see all of the keys: the tile's first ones. In step, the
+      // keys are those of the last warpgroup.
+      const int before = Config::in_step ? warpgroup_ * 64 - (Config::B_c - kCount) : 0;
+      const int last_key = first_key_ + kCount - 1 - before;
+      const int masked = Config::causal ? min(ceil_div(max(last_key, 0), Config::B_r), tile.blocks)
+                         : keys_ + before < kCount ? tile.blocks
+                                                   : 0;
       const int masked_steps = masked * problem.group;
       const int first = kFromDiagonal<Config> ? masked_steps : steps - masked_steps;
       // Once; but ptxas spills if it is not a loop.
@@ -151,6 +154,7 @@ struct EqualSequences {
     __device__ __forceinline__ int count() const { return keys_; }
 
    private:
+    int warpgroup_;
     int keys_;
     int first_key_;  // counted from the first query of the tile that sees as many, under the mask
   };

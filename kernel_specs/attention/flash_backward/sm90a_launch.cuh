@@ -27,24 +27,25 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   Problem<typename Config::Args> problem{flash_backward::describe<Config>(args, context, 1)};
   // The first block of keys of a head stores dQ, and counts its steps, but for the first step, of
   // the last queries; or all blocks count the steps of each block of dQ.
-  // If a head is wide, each warp's tile has a counter, or all of dQ is zero before.
+  // If the warpgroups add dQ, each warp's tile has a counter, or all of dQ is zero before.
   problem.counters_of_head =
       Config::deterministic ? problem.query_blocks * kCountersOfBlock<Config> : 1;
-  problem.first_zero = kIsWide<Config> && !Config::deterministic
+  problem.first_zero = kConsumersAdd<Config> && !Config::deterministic
                            ? 0
                            : std::max(problem.query_blocks - 1, 0) * Config::B_r;
   // A map has no empty extent; a tensor with an empty extent is not read.
   const auto encode_blocks = [&](const char* name, MappedTensor& mapped,
                                  const ConstTensorView<4>& tensor, std::int64_t rows,
-                                 std::int64_t tensor_heads, int block) {
+                                 std::int64_t tensor_heads, int block, int columns = 64) {
     if (!has_queries || !has_keys) return LaunchResult{};
     const Layout layout(name, tensor, args.D, rows, tensor_heads, args.B);
-    return encode_keys<Element>(mapped, layout, block, gpu);
+    return encode_keys<Element>(mapped, layout, block, gpu, columns);
   };
   for (const LaunchResult& result :
        {encode_blocks("q", problem.q, args.q, args.Sq, args.H, Config::B_r),
         encode_blocks("dout", problem.dout, args.dout, args.Sq, args.H, Config::B_r),
-        encode_blocks("k", problem.k, args.k, args.Sk, args.Hk, Config::B_c),
+        encode_blocks("k", problem.k, args.k, args.Sk, args.Hk, Config::B_c,
+                      kColumnsOfKeyPanel<Config>),
         encode_blocks("v", problem.v, args.v, args.Sk, args.Hk, Config::B_c)})
     if (result.error != nullptr) return result;
   if (has_queries) {

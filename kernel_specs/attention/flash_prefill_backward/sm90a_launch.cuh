@@ -17,30 +17,33 @@ template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext& context) {
   using namespace flash_prefill_backward;
   using attention::sm90a::Layout, attention::sm90a::MappedTensor;
-  using attention_backward::sm90a::kCountersOfBlock, attention_backward::sm90a::kIsWide;
+  using attention_backward::sm90a::kColumnsOfKeyPanel, attention_backward::sm90a::kConsumersAdd,
+      attention_backward::sm90a::kCountersOfBlock;
   using Element = typename Config::dtype;
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
-  // Warps of a wide head add dQ themselves, and would wait.
+  // Warpgroups that add dQ themselves would wait.
   auto problem = describe<Config, sm90a::Problem<typename Config::Args>>(
-      args, context, {.resident_blocks = 1, .stores_windows = !kIsWide<Config>});
+      args, context, {.resident_blocks = 1, .stores_windows = !kConsumersAdd<Config>});
   const bool has_queries = flash_prefill_backward::has_queries(args),
              has_keys = flash_prefill_backward::has_keys(args);
   // A map has no empty extent; a tensor with an empty extent is not read.
   const auto encode_blocks = [&](const char* name, MappedTensor& mapped,
                                  const ConstTensorView<4>& tensor, std::int64_t columns,
                                  std::int64_t rows, std::int64_t heads, std::int64_t entries,
-                                 int block) {
+                                 int block, int boxed_columns = 64) {
     if (!has_queries || !has_keys || columns == 0) return LaunchResult{};
     const Layout layout(name, tensor, columns, rows, heads, entries);
-    return attention::sm90a::encode_keys<Element>(mapped, layout, block, context.device);
+    return attention::sm90a::encode_keys<Element>(mapped, layout, block, context.device,
+                                                  boxed_columns);
   };
   for (const LaunchResult& result :
        {encode_blocks("q", problem.q, args.q, args.D, args.Tq, args.H, args.Nq, Config::B_r),
         encode_blocks("dout", problem.dout, args.dout, args.Dv, args.Tq, args.H, args.Nq,
                       Config::B_r),
-        encode_blocks("k", problem.k, args.k, args.D, args.Tk, args.Hk, args.Nk, Config::B_c),
+        encode_blocks("k", problem.k, args.k, args.D, args.Tk, args.Hk, args.Nk, Config::B_c,
+                      kColumnsOfKeyPanel<Config>),
         encode_blocks("v", problem.v, args.v, args.Dv, args.Tk, args.Hk, args.Nk, Config::B_c)})
     if (result.error != nullptr) return result;
   if (has_queries) {
