@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import sys
 
 from . import compilers, pythons
 from .results import Outcome
-from .work import AbsentError, FailedError, Work, tool
+from .work import AbsentError, Work, tool
 
 
 def check_manylinux(policy: str, work: Work) -> Outcome:
@@ -22,22 +23,22 @@ def check_manylinux(policy: str, work: Work) -> Outcome:
     shown = " ".join(work.run(*auditwheel, "show", wheel).split())
     found = re.search(r'following platform tag: "(\S+)"', shown)
     assert found, work.log
+    if _glibc(found[1]) > _glibc(tag):
+        raise AbsentError(
+            f"the compiler of this machine, with {' '.join(platform.libc_ver())}, makes wheels of "
+            f"{found[1]}; those of {tag} are made in the image of that name"
+        )
     path = {"PATH": os.pathsep.join([str(tool("patchelf").parent), os.environ["PATH"]])}
     repaired = work.folder / "repaired"
-    try:
-        work.run(
-            *(*auditwheel, "repair", "--plat", tag, "--wheel-dir", repaired, wheel),
-            environment=path,
-        )
-    except FailedError:
-        name, version = platform.libc_ver()
-        if [int(part) for part in version.split(".")] <= [int(part) for part in policy.split("_")]:
-            raise
-        raise AbsentError(
-            f"the compiler of this machine, with {name} {version}, makes wheels of {found[1]}; "
-            f"those of {tag} are made in the image of that name"
-        ) from None
+    shutil.rmtree(repaired, ignore_errors=True)
+    work.run(
+        *(*auditwheel, "repair", "--plat", tag, "--wheel-dir", repaired, wheel), environment=path
+    )
     (wheel,) = repaired.iterdir()
     return Outcome(
         "run", f"symbols of {found[1]}; {wheel.name}; {compilers.sanity_check(work, wheel)}"
     )
+
+
+def _glibc(tag: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d+", tag.partition("manylinux_")[2])[:2]]
