@@ -37,7 +37,7 @@ template <class Config, class Sequences>
 class Backward {
   using Element = typename Config::dtype;
   using Problem = typename Sequences::Problem;
-  using Shared = SharedMemory<Config>;
+  using Shared = SharedMemory<Config, Sequences::kTileBytes>;
   using Layout = typename Shared::Layout;
   using ScoresLayout = typename Shared::ScoresLayout;
   using Queries = typename Shared::Queries;
@@ -124,6 +124,7 @@ class Backward {
                            [](int) {});
       if constexpr (kTraces<Sequences>)
         trace(at).scores(scores, first_key(warp()), own_rows(query));
+      if constexpr (Sequences::kChangesScores) change_of_scores(at, query).apply(scores);
       if (chunk == 0) wait_until_full<Gradients>(i);
       products.zero();
       multiply<kHeadTiles>(
@@ -158,6 +159,9 @@ class Backward {
                           differentiate(scores, products, slice * 2 * kKeyTiles + unit,
                                         rows + Gradients::rows(do_stage) + query * 4);
                         });
+                        if constexpr (Sequences::kChangesScores)
+                          change_of_scores(at, query).differentiate(
+                              scores, products, slice, rows + Queries::rows(q_stage) + query * 4);
                         pack(products, slice, score_gradients[slice]);
                         store(score_gradients[slice], query + slice * 16);
                       });
@@ -240,7 +244,7 @@ class Backward {
     const float2 sums = row_pair(log_sums, group);
     float (&score)[4] = scores.accumulator(unit % kKeyTiles, group);
     unroll<4>([&](int e) {
-      score[e] = ptx::exp2(score[e] * problem_.scale_log2 - (e % 2 == 0 ? sums.x : sums.y));
+      score[e] = ptx::exp2(score[e] * Sequences::factor(problem_) - (e % 2 == 0 ? sums.x : sums.y));
     });
   }
 
@@ -260,6 +264,13 @@ class Backward {
   __device__ __forceinline__ static float2 row_pair(std::uint32_t rows, int group) {
     const uint2 bits = ptx::load_shared_8(rows + group * 32);
     return {__uint_as_float(bits.x), __uint_as_float(bits.y)};
+  }
+
+  // The change that makes scores of the products of the warp's keys and its queries from `query`.
+  __device__ __forceinline__ auto change_of_scores(const Position& at, int query) const {
+    return typename Sequences::template Change<Scores>(
+        problem_, tile_, head_of(at), tile_.key_block * Config::B_c + first_key(warp()),
+        block_of(at) * Config::B_r + first_query(warp()) + query);
   }
 
   // The distance from the last key that the lane's first query sees, from its own `query` on, to

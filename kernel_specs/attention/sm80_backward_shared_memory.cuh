@@ -23,10 +23,10 @@ struct Shape {
   static constexpr int kDqColumns = Config::d_head * Config::dq_rows / Config::n_warps;
 };
 
-// The map of shared memory. K, V, Q and dO lie in rows of d_head columns, and dS in rows of
-// queries, one a key, all swizzled. P, for warps that share keys, lies as left operands of dV: 16
-// keys by 16 queries at a time, 16 bytes of each lane.
-template <class Config>
+// The map of shared memory, which a tile of so many bytes ends. K, V, Q and dO lie in rows of
+// d_head columns, and dS in rows of queries, one a key, all swizzled. P, for warps that share keys,
+// lies as left operands of dV: 16 keys by 16 queries at a time, 16 bytes of each lane.
+template <class Config, int kTileBytes>
 class SharedMemory {
  public:
   using Layout = SharedLayout<Config::d_head, true>;
@@ -62,7 +62,8 @@ class SharedMemory {
   // All warps have written dS, and P; all have read them.
   static constexpr int kScoresMade = Gradients::kEnd;
   static constexpr int kScoresRead = kScoresMade + 8;
-  static_assert(kScoresRead + 8 == Config::smem_bytes);
+  static constexpr int kTile = kScoresRead + 8;
+  static_assert(kTile % 16 == 0 && kTile + kTileBytes == Config::smem_bytes);
 
   // By one thread, before all others go on.
   __device__ static void initialise_barriers(std::uint32_t shared) {

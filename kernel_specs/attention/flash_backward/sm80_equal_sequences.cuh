@@ -27,6 +27,8 @@ struct EqualSequences {
   using Trace = sm80::Trace<Config>;
 
   static constexpr bool kTraces = Traced<Config>;
+  static constexpr int kTileBytes = 0;           // the tile takes no shared memory
+  static constexpr bool kChangesScores = false;  // scores are products times a factor
   // True if a query sees all keys up to the last one that it sees.
   static constexpr bool kSeesFirstKeys = true;
 
@@ -39,6 +41,10 @@ struct EqualSequences {
 
   __device__ __forceinline__ static float scale(const Problem& problem) {
     return problem.args.scale;
+  }
+  // The factor that makes a score an exponent of two, before the log-sum-exp is subtracted.
+  __device__ __forceinline__ static float factor(const Problem& problem) {
+    return problem.scale_log2;
   }
   __device__ __forceinline__ static int columns(const Problem&) { return Config::d_head; }
   __device__ __forceinline__ static int value_columns(const Problem&) { return Config::d_head; }

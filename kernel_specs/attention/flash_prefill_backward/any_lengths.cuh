@@ -21,7 +21,7 @@ struct Tile {
   int own;          // the key of the region's first row, which other rows' keys follow
 };
 
-// What the targets' views of a call have in common.
+// The part that the targets' views of a call have in common.
 template <class Config, class Problem>
 struct AnyLengths {
   static constexpr int kFarthest = 1 << 30;  // no position is beyond

@@ -22,7 +22,7 @@ bool has_keys(const Args& args) {
 
 struct MainKernel {
   int resident_blocks;  // thread blocks that a multiprocessor has at one time
-  bool stores_windows;  // of windows, the block of keys that comes first stores dQ
+  bool stores_windows;  // the block of keys that comes first stores dQ of a window
 };
 
 template <class Config, class Problem>

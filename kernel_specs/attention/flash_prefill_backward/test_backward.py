@@ -19,7 +19,8 @@ from tests.kernels.lengths import EMULATED, Inputs, keys_of
 HERE, ON_GPU = keys_of(
     "flash_prefill_backward", "*.sm90a.bf16-d64-r*", "*.sm90a.fp16-d64-det*",
     "*.sm90a.bf16-d96-r*", "*.sm90a.fp16-d128-det*", "*.sm90a.bf16-d128-r*",
-    "*.sm90a.bf16-d192-r*", "*.sm90a.fp16-d256-det*",
+    "*.sm90a.bf16-d192-r*", "*.sm90a.fp16-d256-det*", "*.sm80.bf16-d64-r*",
+    "*.sm80.fp16-d128-det-r64-c64-*",
 )  # fmt: skip
 ON_CPU = [key for key in HERE if not key.startswith(EMULATED)]
 HERE = [key for key in HERE if key.startswith(EMULATED)]
@@ -167,6 +168,18 @@ def test_what_is_not_finite_reaches_only_who_sees_it(key: str, name: str) -> Non
     keys = seen[queries].any(0)
     for reached, one, other in zip((queries, keys, keys), before[:3], after[:3], strict=True):
         assert torch.equal(one[0, ~reached], other[0, ~reached])
+
+
+@pytest.mark.parametrize("key", [*(key for key in HERE if ".sm80.bf16-d64-" in key), *ON_GPU])
+def test_lengths_around_the_boundaries_of_blocks(key: str) -> None:
+    blocks = Inputs(key).info.parameters
+    around_q, around_k = (
+        (1, size - 1, size, size + 1, 2 * size + 1) for size in (blocks["B_r"], blocks["B_c"])
+    )
+    each = list(itertools.product(around_q, around_k))
+    LENGTHS["boundaries"] = ([q for q, _ in each], [k for _, k in each])
+    for window in ((-1, 0), (blocks["B_c"] - 1, 1)):
+        Call(key, "boundaries", window, 0.0, False, False, (64, 64), (1, 1)).check()
 
 
 @pytest.mark.parametrize("key", [key for key in ON_GPU if "-det-" in key.values[0]])

@@ -1,0 +1,173 @@
+// Sequences of any lengths, with windows, and scores that are more than products times a factor, on
+// compute capability 8.0 and later.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/flash_prefill_backward/any_lengths.cuh"
+#include "attention/flash_prefill_backward/problem.h"
+#include "attention/sm80_backward_block.cuh"
+#include "attention/softcap.cuh"
+#include "ptx/math.cuh"
+#include "ptx/shared_memory.cuh"
+#include "register_tile.cuh"
+
+namespace kernelmint::flash_prefill_backward::sm80 {
+
+using attention_backward::sm80::Position;
+
+// Rows and columns of a tensor; the rest of a tile in shared memory is zero, whatever lies beside a
+// sequence.
+struct Part {
+  int begin, end, columns;
+  __device__ __forceinline__ bool has(int row, int column) const {
+    return row >= begin && row < end && column < columns;
+  }
+};
+
+// The main kernel's view of a call, as flash_backward's EqualSequences is.
+template <class Config, bool kChanges>
+struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename Config::Args>> {
+  using Problem = flash_prefill_backward::Problem<typename Config::Args>;
+  using Base = flash_prefill_backward::AnyLengths<Config, Problem>;
+  using Tile = const flash_prefill_backward::Tile&;  // in shared memory: registers are few
+  using Base::kFarthest, Base::reach;
+
+  static constexpr int kTileBytes = sizeof(flash_prefill_backward::Tile);
+  static constexpr bool kChangesScores = kChanges;
+  static constexpr bool kSeesFirstKeys = false;
+
+  // By all threads, before they ask for the tile.
+  __device__ __forceinline__ static void find_tile(const Problem& problem) {
+    if (threadIdx.x / 32 == 0) {
+      const flash_prefill_backward::Tile tile = Base::tile_of(problem);
+      if (threadIdx.x == 0) shared_tile() = tile;
+    }
+    __syncthreads();
+  }
+  __device__ __forceinline__ static Tile tile(const Problem&) { return shared_tile(); }
+  __device__ __forceinline__ static Tile tile_again(const Problem&) { return shared_tile(); }
+
+  __device__ __forceinline__ static float factor(const Problem& problem) {
+    return kChanges ? kLog2E : problem.scale_log2;
+  }
+
+  __device__ __forceinline__ static int query_row(Tile tile) { return tile.query_row_; }
+  __device__ __forceinline__ static Part used_queries(const Problem&, Tile tile, int columns) {
+    return {tile.first_query, tile.end_query, columns};
+  }
+  __device__ __forceinline__ static int key_row(Tile tile) { return tile.key_row_; }
+  __device__ __forceinline__ static Part used_keys(const Problem&, Tile tile, int columns) {
+    return {tile.first_key, tile.end_key, columns};
+  }
+  __device__ __forceinline__ static Part all_keys(const Problem&, Tile tile, int columns) {
+    return {0, tile.key_rows, columns};
+  }
+
+  __device__ __forceinline__ static bool has(const Problem& problem, Tile tile,
+                                             const Position& at) {
+    return at.n < tile.blocks && at.head < problem.group;
+  }
+  __device__ __forceinline__ static Position after(const Problem& problem, Tile tile,
+                                                   const Position& at) {
+    if (problem.heads_first)
+      return at.n + 1 < tile.blocks ? Position{at.n + 1, at.head} : Position{0, at.head + 1};
+    return at.head + 1 < problem.group ? Position{at.n, at.head + 1} : Position{at.n + 1, 0};
+  }
+
+  // Probabilities are 0 where a query does not see a key: of keys from `key` and of queries from
+  // `query` on.
+  template <class Scores>
+  __device__ __forceinline__ static void hide(const Problem& problem, Tile tile, int key, int query,
+                                              Scores& probabilities) {
+    const int left = reach(problem.args.window_left), right = reach(problem.args.window_right);
+    const int ahead =
+        key - tile.own - query;  // how far the first key is ahead of the first query's own
+    if (ahead + Scores::kRows - 1 <= right && ahead - (Scores::kColumns - 1) >= -left &&
+        key >= tile.first_key && key + Scores::kRows <= tile.end_key)
+      return;
+    // How many keys, of those that the lane's first query sees, are after its first key. A used key
+    // is seen if that number is from 0 to `seen`.
+    const int lane = threadIdx.x % 32;
+    const int after = right - ahead - Scores::first_row(lane) + Scores::first_column(lane);
+    const unsigned seen = static_cast<unsigned>(left) + right;
+    const int begin = tile.first_key - key - Scores::first_row(lane);
+    const int end = tile.end_key - key - Scores::first_row(lane);
+    unroll<Scores::kLaneRows>([&](int row) {
+      const int of_row = Scores::row_of(row);
+      const int rest = of_row >= begin && of_row < end ? after - of_row : -kFarthest;
+      unroll<Scores::kLaneColumns>([&](int column) {
+        if (static_cast<unsigned>(rest + Scores::column_of(column)) > seen)
+          probabilities(row, column) = 0;
+      });
+    });
+  }
+
+  // Scores made of products, of keys from `key` and of queries from `query` on.
+  template <class Scores>
+  class Change {
+   public:
+    __device__ __forceinline__ Change(const Problem& problem, Tile tile, int head, int key,
+                                      int query)
+        : problem_(problem) {
+      const auto& slopes = problem.args.alibi_slopes;
+      const int lane = threadIdx.x % 32;
+      slope_ = slopes.data == nullptr ? 0 : *slopes.template at<const float>(tile.sequence, head);
+      ahead_ = key - tile.own - query + Scores::first_row(lane) - Scores::first_column(lane);
+    }
+
+    __device__ __forceinline__ void apply(Scores& scores) const {
+      scores.for_each([&](float& score) { score *= problem_.args.softmax_scale; });
+      if (problem_.cap > 0) {
+        const attention::Softcap capped(problem_.cap);
+        scores.for_each([&](float& score) { score = capped(score); });
+      }
+      if (slope_ != 0)
+        unroll<Scores::kLaneRows>([&](int row) {
+          unroll<Scores::kLaneColumns>(
+              [&](int column) { scores(row, column) -= slope_ * distance(row, column); });
+        });
+    }
+
+    // Gradients of scores, of 16 queries, become gradients of products times the factor. The capped
+    // score follows from its probability.
+    __device__ __forceinline__ void differentiate(const Scores& probabilities, Scores& gradients,
+                                                  int slice, std::uint32_t log_sums) const {
+      if (problem_.cap == 0) return;
+      const float reciprocal = 1 / problem_.cap;
+      unroll<2>([&](int half) {
+        const int group = 2 * slice + half;
+        const uint2 sums = ptx::load_shared_8(log_sums + group * 32);
+        unroll<2>([&](int side) {
+          const int column = 2 * group + side;
+          const float log_sum = __uint_as_float(side == 0 ? sums.x : sums.y);
+          unroll<Scores::kLaneRows>([&](int row) {
+            const float probability = fmaxf(probabilities(row, column), 0x1p-126f);
+            float score = (__log2f(probability) + log_sum) * (1 / kLog2E);
+            score += slope_ * distance(row, column);
+            const float tanh = ptx::clamp(score * reciprocal, 1);
+            gradients(row, column) *= (1 - tanh) * (1 + tanh);
+          });
+        });
+      });
+    }
+
+   private:
+    __device__ __forceinline__ float distance(int row, int column) const {
+      return static_cast<float>(abs(ahead_ + Scores::row_of(row) - Scores::column_of(column)));
+    }
+
+    const Problem& problem_;
+    float slope_;
+    int ahead_;
+  };
+
+ private:
+  __device__ __forceinline__ static flash_prefill_backward::Tile& shared_tile() {
+    extern __shared__ __align__(1024) unsigned char shared_memory[];
+    return *reinterpret_cast<flash_prefill_backward::Tile*>(
+        shared_memory + attention_backward::sm80::SharedMemory<Config, kTileBytes>::kTile);
+  }
+};
+
+}  // namespace kernelmint::flash_prefill_backward::sm80

@@ -1,0 +1,56 @@
+// Launching the kernels.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "attention/flash_prefill_backward/describe.cuh"
+#include "cuda_launch.cuh"
+
+namespace kernelmint {
+
+template <class Config, class Isa>
+LaunchResult launch(const void* pointer, const LaunchContext& context) {
+  using namespace flash_prefill_backward;
+  const auto& args = *static_cast<const typename Config::Args*>(pointer);
+  const DeviceScope device(context.device);
+  if (device.error != nullptr) return {device.error};
+  // All add to zeros; or each warp's tile of dQ is stored once and then added to in turn.
+  auto problem = describe<Config, Problem<typename Config::Args>>(
+      args, context, {.resident_blocks = Config::resident_blocks, .stores_windows = false});
+  if (has_queries(args)) {
+    const LaunchResult memory = allocate<Config>(problem, context, Config::d_head, Config::n_warps);
+    if (memory.error != nullptr) return memory;
+    const LaunchResult result = launch_cuda<&sm80::prepare_rows<Config>>(
+        {.grid = {args.H * problem.query_blocks}, .block = {256}}, context, problem);
+    if (result.error != nullptr) return result;
+  }
+  const auto run = [&]<bool kChangesScores>() {
+    return launch_cuda<&sm80::flash_prefill_backward_sm80<Config, kChangesScores>>(
+        {.grid = {args.Hk * problem.key_blocks},
+         .block = {Config::threads},
+         .shared_memory = Config::smem_bytes,
+         .dependent = has_queries(args)},
+        context, problem);
+  };
+  if (has_keys(args)) {
+    const LaunchResult result = problem.cap > 0 || args.alibi_slopes.data != nullptr
+                                    ? run.template operator()<true>()
+                                    : run.template operator()<false>();
+    if (result.error != nullptr) return result;
+  }
+  if (has_queries(args)) {
+    const LaunchResult result = launch_cuda<&sm80::finish_queries<Config>>(
+        {.grid = {args.H * problem.query_blocks},
+         .block = {Config::threads},
+         .shared_memory = Config::B_r * Config::d_head * 2,
+         .dependent = true},
+        context, problem);
+    if (result.error != nullptr) return result;
+  }
+  if (args.ds_aux.data == nullptr || args.H == 0) return {};
+  if (!has_queries(args)) problem.query_blocks = 0;
+  return launch_cuda<&sm80::finish_sinks<Config>>({.grid = {args.H}, .block = {32}}, context,
+                                                  problem);
+}
+
+}  // namespace kernelmint
