@@ -91,6 +91,8 @@ class ByKeysConsumer {
       clean<Config, Config::B_r>(keys_.first_query(block), keys_.end_query(block), queries,
                                  gradients);
     }
+    const auto trace = Sequences::trace(problem_, i, warpgroup_);
+    trace.queries(queries, shared_.template rows<Queries>(q_stage), shared_.keys());
     request_scores<kKeyRowBytes>(scores, queries, shared_.keys());
     const std::uint32_t log_sums = shared_.template rows<Queries>(q_stage) + row;
     const float low_sum = load(log_sums), high_sum = load(log_sums + 32);
@@ -100,6 +102,7 @@ class ByKeysConsumer {
     const float low_delta = load(deltas), high_delta = load(deltas + 32);
     ptx::wgmma_wait_group<1>();
     ptx::pin(scores);
+    trace.scores(scores);
     const auto change = keys_.change_of_scores(problem_, i, block);
     if constexpr (Sequences::kChangesScores) change.apply(scores);
     unroll<kScores>([&](int e) {
@@ -114,11 +117,13 @@ class ByKeysConsumer {
     request_gradients(dv_, gradients, probabilities);
     ptx::wgmma_wait_group<1>();
     ptx::pin(products);
+    trace.probabilities(scores, products);
     unroll<kScores>([&](int e) {
       products[e] = scores[e] * (products[e] - (e / 2 % 2 == 0 ? low_delta : high_delta));
       if constexpr (Sequences::kChangesScores)
         products[e] *= change.slope(scores[e], e / 2 % 2 == 0 ? low_sum : high_sum, e);
     });
+    trace.score_gradients(products);
     wait_for_scores();
     store_transposed(shared_.score_gradients() + own, products, 1);
     ptx::fence_async_shared();
@@ -128,13 +133,16 @@ class ByKeysConsumer {
     request_gradients(dk_, queries, shared_.score_gradients() + own);
     ptx::wgmma_wait_group<2>();  // dV
     pin(dv_);
+    trace.gradients(gradients, shared_.template rows<Gradients>(do_stage), shared_.values());
     release(shared_.template empty<Gradients>(do_stage));
     ptx::wgmma_wait_group<1>();  // dQ
     ptx::pin(part);
+    trace.query_gradients(part, warpgroup_ * kPartColumns);
     release_scores();
     give_query_gradients(part);
     ptx::wgmma_wait_group<0>();  // dK
     pin(dk_);
+    trace.key_gradients(dk_, dv_);
     release(shared_.template empty<Queries>(q_stage));
   }
 

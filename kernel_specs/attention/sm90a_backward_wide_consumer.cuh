@@ -134,7 +134,7 @@ class WideConsumer {
       }
       ptx::wgmma_wait_group<1>();
       ptx::pin(part);
-      trace.query_gradients(part, panel);
+      trace.query_gradients(part, (warpgroup_ * kPanels + panel) * 64);
       add(part, i, panel);
     });
     ptx::wgmma_wait_group<0>();

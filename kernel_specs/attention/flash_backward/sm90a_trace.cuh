@@ -48,7 +48,7 @@ class Trace<Config> {
     Record* const record = find_record();
     if (record == nullptr) return;
     copy(record->Q, queries);
-    copy(record->K, keys);
+    copy<kColumnsOfKeyPanel<Config>>(record->K, keys);
     for (int row = thread(); row < Config::B_r; row += kThreads)
       record->L[row] = load(log_sums + row * 4) * 0.6931471805599453f;
   }
@@ -98,13 +98,14 @@ class Trace<Config> {
         record->dQ[first_query + column][first_column + row] = value;
     });
   }
-  // A panel of columns of all queries, if the head is wide.
+  // Columns of all queries from the `first_column` on, if the head is wide.
   template <int kCount>
-  __device__ __forceinline__ void query_gradients(const float (&part)[kCount], int panel) const {
+  __device__ __forceinline__ void query_gradients(const float (&part)[kCount],
+                                                  int first_column) const {
     Record* const record = find_record();
     if (record == nullptr) return;
     for_each(part, [&](int row, int column, float value) {
-      record->dQ[row][first_column(panel) + column] = value;
+      record->dQ[row][first_column + column] = value;
     });
   }
 
@@ -117,18 +118,20 @@ class Trace<Config> {
     write(record->dK, dk);
     write(record->dV, dv);
   }
-  // Panels of columns of all keys, transposed, if the head is wide.
+  // Panels of columns, transposed, if the head is wide: of all keys, or of the warpgroup's.
   template <int kPanels, int kCount>
   __device__ __forceinline__ void key_gradients(const float (&dk)[kPanels][kCount],
                                                 const float (&dv)[kPanels][kCount]) const {
     Record* const record = find_record();
     if (record == nullptr) return;
+    const int first_key = Config::by_keys ? warpgroup_ * kKeysOfWarpgroup<Config> : 0;
     unroll<kPanels>([&](int panel) {
+      const int first_column = ((Config::by_keys ? 0 : warpgroup_ * kPanels) + panel) * 64;
       for_each(dk[panel], [&](int row, int column, float value) {
-        record->dK[column][first_column(panel) + row] = value;
+        record->dK[first_key + column][first_column + row] = value;
       });
       for_each(dv[panel], [&](int row, int column, float value) {
-        record->dV[column][first_column(panel) + row] = value;
+        record->dV[first_key + column][first_column + row] = value;
       });
     });
   }
@@ -166,16 +169,17 @@ class Trace<Config> {
              [&](int row, int column, float value) { to[warpgroup_ * 64 + row][column] = value; });
   }
 
-  // Rows in panels of shared memory; each thread has a share.
-  template <int kRows>
+  // Rows in panels of shared memory, which are swizzled; each thread has a share.
+  template <int kColumns = 64, int kRows>
   __device__ static void copy(float (&to)[kRows][Config::d_head], std::uint32_t from) {
     constexpr int kPairs = Config::d_head / 2;
 #pragma unroll 1
     for (int i = thread(); i < kRows * kPairs; i += kThreads) {
       const int row = i / kPairs, column = i % kPairs * 2;
-      const int panel_row = column / 64 * kRows + row, chunk = column % 64 / 8 ^ row % 8;
+      const int panel_row = column / kColumns * kRows + row;
+      const int chunk = column % kColumns / 8 ^ row * (kColumns * 2) / 128 % (kColumns / 8);
       const float2 pair = ptx::unpack<Element>(
-          ptx::load_shared_4(from + panel_row * kPanelRowBytes + chunk * 16 + column % 8 * 2));
+          ptx::load_shared_4(from + panel_row * (kColumns * 2) + chunk * 16 + column % 8 * 2));
       to[row][column] = pair.x;
       to[row][column + 1] = pair.y;
     }
@@ -189,9 +193,6 @@ class Trace<Config> {
   }
   // The thread's number among the computing threads.
   __device__ static int thread() { return static_cast<int>(ptx::reread_thread_index()) - 128; }
-  __device__ __forceinline__ int first_column(int panel) const {
-    return (warpgroup_ * kPanelsOfWarpgroup<Config> + panel) * 64;
-  }
 
   const Problem& problem_;
   const int step_, warpgroup_;
