@@ -1,10 +1,10 @@
 // CUDA's thread blocks on a CPU, for kernels that keep to what is here and in ptx.h: included ahead
 // of a generated .cu file, which a C++ compiler then takes as it is. A thread is a fibre. Fibres
-// run one at a time, warp after warp in random order, until they wait for something; asynchronous
-// copies happen at any time between their request and the moment that their barrier tells; what
-// they are to write is poisoned until then. Products of a warpgroup happen when they are waited
-// for. So what is read too early, or overwritten too early, is wrong, and a wait without an end is
-// found.
+// run one at a time, warp after warp in random order, until they wait for something; some warps are
+// much slower than others; asynchronous copies happen at any time between their request and the
+// moment that their barrier tells; what they are to write is poisoned until then. Products of a
+// warpgroup happen when they are waited for. So what is read too early, or overwritten too early,
+// is wrong, and a wait without an end is found.
 #pragma once
 
 #include <cuda.h>
