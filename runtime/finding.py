@@ -169,7 +169,7 @@ def _make(key: str, build: bool | None, compiles: bool) -> Kernel:
     if pack is packs.single(family, key):
         _next_look[key] = time.monotonic() + _LOOK
     kernel_class: type[Kernel] = packs.face(pack, family)
-    kernel_object = kernel_class.of_key(key)(info, native, through_operator)
+    kernel_object = kernel_class.of_key(key, through_operator)(info, native)
     native.serve(kernel_object)  # plain calls; other calls go through the generated method
     return kernel_object
 

@@ -85,37 +85,38 @@ class Kernel:
         info: the description: the configuration, registers, and whether it can run here.
     """
 
-    __slots__ = ("_native", "_operator", "_run", "info")
+    __slots__ = ("_native", "_run", "info")
 
     info: KernelInfo
-    _key: str  # the key, as the class's: Dynamo of PyTorch 2.4 cannot read a slot's
+    # The class's: Dynamo of PyTorch 2.4 cannot read a slot's key, and that of 2.5 calls no function
+    # of a slot.
+    _key: str
+    _operator: Callable[..., Result]
     _native: NativeKernel
     _run: Callable[..., Result]
-    _operator: Callable[..., Result]
 
-    def __init__(
-        self, info: KernelInfo, native: NativeKernel, operator: Callable[..., Result]
-    ) -> None:
+    def __init__(self, info: KernelInfo, native: NativeKernel) -> None:
         self.info = info
         self._native = native
         self._run = native.call  # bound once: a call of the object itself is slower
-        self._operator = operator
 
     @classmethod
-    def of_key(cls, key: str) -> type[Kernel]:
+    def of_key(cls, key: str, operator: Callable[..., Result]) -> type[Kernel]:
         """Returns this class for one kernel, whose key is in Python's error for a call that does
         not suit.
 
         Python takes the name that it shows from the function, so a call that suits costs no more.
         """
         own = {name: _renamed(getattr(cls, name), key) for name in ("__call__", "trace")}
-        rest = {"__slots__": (), "_key": key, "__module__": cls.__module__, "__doc__": cls.__doc__}
-        return type(cls.__name__, (cls,), {**own, **rest})
+        called = {"_key": key, "_operator": staticmethod(operator)}
+        rest = {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__}
+        return type(cls.__name__, (cls,), {**own, **called, **rest})
 
     def left_open(self, key: str) -> Kernel:
         """Returns a kernel for graphs, whose operator finds by this key the kernel that suits
         when it runs."""
-        other = type(self).of_key(key)(replace(self.info, key=key), self._native, self._operator)
+        of_key = type(self).of_key(key, self._operator)
+        other = of_key(replace(self.info, key=key), self._native)
         other._run = partial(self._operator, key)
         return other
 
