@@ -36,7 +36,7 @@ class FailedError(Exception):
         lines = output.strip().splitlines()
         self.output = output
         reason = reasons[-1] if reasons else lines[-1] if lines else "no output"
-        super().__init__(f"{command}: {reason[:_LONGEST]}")
+        super().__init__(f"{command}: {reason.replace(f'{ROOT}/', '')[:_LONGEST]}")
 
 
 class Work:
@@ -67,7 +67,7 @@ class Work:
             log.write(f"$ {' '.join(line)}\n{done.stdout}\n")
         if done.returncode:
             words = [Path(line[0]).name, *line[1:]]
-            raise FailedError(" ".join(words)[:60], done.stdout)
+            raise FailedError(" ".join(words).replace(f"{ROOT}/", "")[:60], done.stdout)
         return done.stdout
 
     def cmake(self, source: Path, settings: Mapping[str, object], target: str = "all") -> Path:
