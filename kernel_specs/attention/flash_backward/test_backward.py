@@ -132,6 +132,15 @@ def test_the_emulated_are_right(
     Call(key, seq_len_q, seq_len_k, batch=batch, heads=heads, kv_heads=kv_heads).check()
 
 
+def test_each_call_of_sm80_has_a_kernel_for_blocks_of_99_kib() -> None:
+    least: dict[tuple[Any, ...], int] = {}
+    for info in runtime.kernels("flash_backward", "sm80"):
+        call = tuple(info.parameters[n] for n in ("dtype", "d_head", "causal", "deterministic"))
+        needed = info.derived["smem_bytes"]
+        least[call] = min(needed, least.get(call, needed))
+    assert all(needed <= 99 * 1024 for needed in least.values()), least
+
+
 @pytest.mark.parametrize("key", KERNELS)
 @pytest.mark.parametrize("empty", [(0, 5), (5, 0)], ids=str)
 def test_without_queries_or_keys_they_are_zero(key: str, empty: tuple[int, int]) -> None:
