@@ -673,13 +673,17 @@ def active(otherwise: Otherwise = "pytorch") -> Iterator[Changes]:
     activation of ours with its options and its counts, or another flash attention. If several
     overlap, in threads or ended out of order, the last begun that has not ended holds."""
     frame = _Frame(threading.get_ident())
-    with _lock:
-        if not is_active():
-            _frames[-1].slot, _frames[-1].other = None, _current()
-        _frames.append(frame)
-    try:
-        yield activate(otherwise)
-    finally:
+
+    def leave() -> None:
         with _lock:
             _frames.remove(frame)
             _settle()
+
+    with contextlib.ExitStack() as left:
+        with _lock:  # another thread that leaves finds no frame without its activation
+            if not is_active():
+                _frames[-1].slot, _frames[-1].other = None, _current()
+            _frames.append(frame)
+            left.callback(leave)
+            changes = activate(otherwise)
+        yield changes
