@@ -1,13 +1,13 @@
 """Generated files of a CUDA target that are compiled together, chosen by the cost of including
-headers and by the number of compilers.
+headers.
 
     units.py MANIFEST FAMILY TARGET FOLDER --jobs N -- COMMAND ...
 
-prints nothing; or, if the manifest names many more files than N compilers take at once, or headers
-of more than N files cost more than their kernels do, a CMake list of fewer files that include them,
-FOLDER/<family>/<target>/<number>.cu, and in the second case a note on stderr. COMMAND is nvcc's,
-without the options of the spec's `build:` and without a file. Measurements are kept beside FOLDER's
-files, until the command or the list of headers changes. Standard library only.
+prints nothing; or, if the manifest names more files than N compilers take at once, and their
+headers cost more than their kernels do, a CMake list of fewer files that include them,
+FOLDER/<family>/<target>/<number>.cu, and a note on stderr. COMMAND is nvcc's, without the options
+of the spec's `build:` and without a file. Measurements are kept beside FOLDER's files, until the
+command or the list of headers changes. Standard library only.
 """
 
 from __future__ import annotations
@@ -85,16 +85,6 @@ def number_of_units(files: int, seconds: Sequence[float]) -> int:
     return units if 2 * units <= files else files
 
 
-def enough_units(files: int, jobs: int) -> int:
-    """Returns the number of files to compile in place of `files`, whatever their headers cost: a
-    power of two, from two for each compiler on, so that all compilers have work until the end;
-    `files`, if the power of two would be more than half of it."""
-    units = 1
-    while units < 2 * jobs:
-        units *= 2
-    return units if 2 * units <= files else files
-
-
 def in_units(files: Sequence[str], units: int) -> dict[int, list[str]]:
     """Returns the files by unit. A unit's number is the lowest bits of its kernels' hashes, so a
     file that is split stays in its unit, and no other unit changes."""
@@ -164,21 +154,19 @@ def main(arguments: list[str]) -> None:
     # Files that are compiled all at once take no longer than one, which measuring does.
     is_many = len(files) > max(_FEW, options.jobs)
     seconds = _measured(command, first, folder) if is_many else None
-    by_headers = number_of_units(len(files), seconds) if seconds else len(files)
-    units = min(by_headers, enough_units(len(files), options.jobs))
-    if units == len(files):
+    units = number_of_units(len(files), seconds) if seconds else len(files)
+    if seconds is None or units == len(files):
         _write(folder, {})
         return
     written = _write(folder, in_units(files, units))
     print(";".join(map(str, written)), end="")
-    if seconds and units == by_headers:
-        print(
-            f"{options.family}.{options.target}: headers take {seconds[0]:.1f} s of the "
-            f"{seconds[1]:.1f} s of a file, so {len(files)} files are compiled as {len(written)} "
-            f"(`files: {units}` in its spec would spare the measuring)",
-            file=sys.stderr,
-            end="",
-        )
+    print(
+        f"{options.family}.{options.target}: headers take {seconds[0]:.1f} s of the "
+        f"{seconds[1]:.1f} s of a file, so {len(files)} files are compiled as {len(written)} "
+        f"(`files: {units}` in its spec would spare the measuring)",
+        file=sys.stderr,
+        end="",
+    )
 
 
 if __name__ == "__main__":

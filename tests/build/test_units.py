@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from codegen.build.units import enough_units, in_units, number_of_units
+from codegen.build.units import in_units, number_of_units
 from codegen.core.ptxas_rows import read_csv
 
 from .pack_project import PackProject
@@ -93,7 +93,7 @@ def test_light_kernels_behind_a_heavy_header_are_compiled_together(tmp_path, mon
     monkeypatch.setenv("MAX_JOBS", "2")
 
     # Once headers are light, each file is compiled by itself, and no log counts twice.
-    write(project, kernels=7, macros=0)  # fewer than four files for each compiler
+    write(project, kernels=7, macros=0)
     assert "compiled as" not in project.build(CUDA)
     assert len(compiled(project, "-t", "commands")) == 7
     assert len(read_csv(project.pack / "ptxas.csv")) == 7
@@ -111,14 +111,6 @@ def test_light_kernels_behind_a_heavy_header_are_compiled_together(tmp_path, mon
 )
 def test_a_unit_holds_kernels_that_cost_as_much_as_the_headers(files, headers, file, units) -> None:
     assert number_of_units(files, [headers, file]) == units
-
-
-@pytest.mark.parametrize(
-    ("files", "jobs", "units"),
-    [(8, 2, 4), (7, 2, 7), (120, 2, 4), (14, 3, 14), (16, 3, 8), (4, 1, 2), (3, 1, 3)],
-)
-def test_few_compilers_have_few_units(files, jobs, units) -> None:
-    assert enough_units(files, jobs) == units
 
 
 def test_a_file_that_is_split_stays_in_its_unit_and_no_other_changes() -> None:
