@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -76,6 +77,21 @@ def pack(project: PackProject) -> runtime.packs.Pack:
     return runtime.load_pack(project.pack)
 
 
+def compilations(project: PackProject) -> list[tuple[str, str]]:
+    """The commands that compile, and their sources: of a unity file, those that it includes."""
+    found = []
+    for command in project.ninja("-t", "commands").stdout.splitlines():
+        if " -c " not in command:
+            continue
+        source = command.split(" -c ")[1].split()[0]
+        if "/Unity/" in source:
+            unity = (project.root / "build" / source).read_text()
+            found += [(command, named) for named in re.findall(r'#include "(.*)"', unity)]
+        else:
+            found.append((command, source))
+    return found
+
+
 def record(project: PackProject) -> dict[str, object]:
     return json.loads((project.pack / "pack.json").read_text())
 
@@ -117,9 +133,11 @@ def test_flags_reach_the_compiler_of_their_target_alone(project) -> None:
         assert "-Xptxas -O2" in line
         assert "-Xptxas --warn-on-spills" in line
         assert "-ffast-math" not in line
-    own = [line for line in commands if " -c " in line and "/cpu_" in line.split(" -c ")[1]]
-    own += [line for line in commands if line.endswith("/axpy.cpp")]
-    own = [line for line in own if not line.endswith("cpu_table.cpp")]
+    own = [
+        command for command, source in compilations(project)
+        if "/cpu_" in source or source.endswith("/axpy.cpp")
+        if not source.endswith("cpu_table.cpp")
+    ]  # fmt: skip
     assert len(own) == 6  # two shards and a source for each of two instruction sets
     assert all("-ffast-math -include limits.h" in line for line in own)
     assert not any("--use_fast_math" in line for line in own)
@@ -139,8 +157,8 @@ def test_cmake_says_to_the_compiler_what_the_spec_says(tmp_path: Path) -> None:
     project.regenerate()
     project.configure(CPU)
     command = next(
-        shlex.split(line) for line in project.ninja("-t", "commands").stdout.splitlines()
-        if line.endswith("/axpy.cpp")
+        shlex.split(command) for command, source in compilations(project)
+        if source.endswith("/axpy.cpp")
     )  # fmt: skip
     words = [word for flag in flags for word in shlex.split(flag)]
     words += [f"-D{name}={value}" for name, value in definitions.items()]
@@ -150,14 +168,13 @@ def test_cmake_says_to_the_compiler_what_the_spec_says(tmp_path: Path) -> None:
 def test_a_source_is_compiled_once_a_set_and_the_library_exports_its_entry_alone(
     project,
 ) -> None:
-    commands = project.ninja("-t", "commands").stdout
-    for source, times in (("axpy.cu", 1), ("axpy.cpp", 2), ("bias.cpp", 1)):
-        compiled = [
-            line for line in commands.splitlines() if f"/foreign_axpy/{source}.o -c " in line
-            or (" -c " in line and f"/foreign_axpy/{source} -o " in line)
-            or (" -c " in line and line.endswith(f"/upstream-1.0/csrc/{source}"))
-        ]  # fmt: skip
-        assert len(compiled) == times, source
+    compiled = [source for _, source in compilations(project)]
+    for source, times in (
+        ("foreign_axpy/axpy.cu", 1),
+        ("foreign_axpy/axpy.cpp", 2),
+        ("csrc/bias.cpp", 1),
+    ):
+        assert sum(path.endswith(f"/{source}") for path in compiled) == times, source
     library = project.pack / "foreign_axpy.so"
     listed = subprocess.run(
         ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
@@ -344,8 +361,16 @@ def test_the_manifest_says_it_for_whoever_builds_without_cmake(project) -> None:
 
 
 def test_its_kernels_have_rows_and_no_configuration_is_missing(project, pack) -> None:
-    """They name no configuration, and each configuration of the target runs them."""
+    """A source's kernels name no configuration, and each configuration of the target runs them. An
+    excerpt's kernel is its shard's."""
     rows = read_csv(pack.ptxas)
+    shards = {(row.key, row.arch) for row in rows if row.kernel == "fill"}
+    assert shards == {
+        (f"foreign_axpy.sm80.t{threads}", arch)
+        for threads in (128, 256)
+        for arch in ("sm_80", "sm_90")
+    }
+    rows = [row for row in rows if row.kernel != "fill"]
     assert [(row.key, row.kernel, row.source, row.arch) for row in rows] == [
         (None, "axpy_kernel", "foreign_axpy/axpy.cu", arch) for arch in ("sm_80", "sm_90")
     ]
