@@ -245,7 +245,7 @@ def test_errors_are_those_of_the_dispatcher(qkv) -> None:
 
 
 def test_a_pytorch_that_makes_no_keys_of_numbers_dispatches_all_calls(run_python, tmp_path) -> None:
-    """As PyTorch 2.5 to 2.7, which only make numbers of keys."""
+    """PyTorch 2.5 to 2.7 only make numbers of keys."""
     script = f"""
 import torch
 del torch._C.DispatchKeySet.from_raw_repr

@@ -124,7 +124,7 @@ ERROR: Failed to build one or more wheels
 
 
 def test_a_toolkit_without_nvcc_is_not_had(tmp_path, monkeypatch) -> None:
-    """As the index's toolkits of CUDA 12."""
+    """The toolkits of CUDA 12 on the index have no nvcc."""
     monkeypatch.setattr(work, "FOLDER", tmp_path)
     monkeypatch.setattr(Work, "pip", lambda *arguments: "")
     with pytest.raises(

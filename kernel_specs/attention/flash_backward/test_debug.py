@@ -92,7 +92,7 @@ class Fake:
     [("cpu", False, False), ("sm80", True, True), ("sm90a", True, False)],
 )
 def test_the_simulation_ends_at_the_oracle(target: str, causal: bool, deterministic: bool) -> None:
-    """What it yields are the tensors that the spec declares; in each order of steps."""
+    """The simulation yields the tensors that the spec declares, in each order of steps."""
     fake = Fake(causal, deterministic, target)
     steps = simulated(fake.inputs, fake.info, 0, 0)
     assert [step.name for step in steps] == [*STEP * 8, "dv", "dk"]

@@ -50,7 +50,7 @@ def test_philox_has_the_known_answers(counter, key, words) -> None:
 
 
 def mask(p: float, heads: int = 6, queries: int = 256, keys: int = 256) -> Tensor:
-    """Of `heads`, queries and keys, without the kernels."""
+    """The mask of heads, queries and keys, drawn without the kernels."""
     places = (torch.arange(n) for n in (heads, queries, keys))
     head, query, key = torch.meshgrid(*places, indexing="ij")
     return kept(torch.tensor([42, 7]), p, head, query, key)

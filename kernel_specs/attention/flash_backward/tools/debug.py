@@ -1,4 +1,4 @@
-"""Where a kernel of flash_backward diverges from its simulation, tensor by tensor.
+"""A comparison of a kernel of flash_backward with its simulation, tensor by tensor.
 
     kernelmint debug KERNEL SEQ_IN_B_R [--kv-head H]... [--key-block J]... [--out DIR]
 

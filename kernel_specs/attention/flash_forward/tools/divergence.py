@@ -1,4 +1,4 @@
-"""Where a kernel's intermediates diverge from the simulation's: first tensor and element."""
+"""The first tensor and element in which a kernel's intermediates differ from the simulation's."""
 
 from __future__ import annotations
 
