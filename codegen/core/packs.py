@@ -21,6 +21,7 @@ An installed distribution names its packs in the entry points `kernelmint.packs`
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -273,7 +274,7 @@ def installed() -> tuple[list[Pack], list[Fault]]:
     faults: list[Fault] = []
     for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=lambda e: e.name):
         assert entry.dist is not None  # it was found in one
-        folder = Path(str(entry.dist.locate_file(entry.value.replace(".", "/")))).absolute()
+        folder = _folder(entry.value, entry.dist)
         about = entry.dist.metadata  # once: each access parses the file
         distribution = f"{about['Name']} {about['Version']}"
         try:
@@ -287,6 +288,19 @@ def installed() -> tuple[list[Pack], list[Fault]]:
         else:
             usable.append(pack)
     return usable, faults
+
+
+def _folder(module: str, distribution: importlib.metadata.Distribution) -> Path:
+    """Returns the folder of a pack's module: beside the distribution, or, of an editable install
+    that rebuilds, where its finder says."""
+    folder = Path(str(distribution.locate_file(module.replace(".", "/")))).absolute()
+    if not folder.is_dir():
+        top, *rest = module.split(".")
+        spec = importlib.util.find_spec(top)
+        for place in (spec.submodule_search_locations if spec else None) or []:
+            if (built := Path(place, *rest)).is_dir():
+                return built.absolute()
+    return folder
 
 
 def _clash(pack: Pack, packs: list[Pack]) -> str | None:
