@@ -53,4 +53,4 @@ def test_it_is_compiled_for_each_and_the_pack_says_what_it_takes(tmp_path: Path)
     assert [info.built for info in runtime.kernels("light")] == [True, True]
     (target,) = manifest.of_pack(pack, "light").targets
     memory = {kernel.key: kernel.shared_memory for kernel in target.kernels}
-    assert memory == {SMALL: 0, LARGE: 102_400}
+    assert memory == {SMALL: 4096, LARGE: 102_400}
