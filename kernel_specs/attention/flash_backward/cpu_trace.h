@@ -11,7 +11,7 @@ namespace kernelmint::flash_backward {
 inline namespace KERNELMINT_ISA {
 
 // The record of one step, of so many rows and keys, of which the first `used` keys have scores.
-// What the step does not reach is 0.
+// Elements that the step does not reach are 0.
 template <class Config>
 class Trace {
   using Record = TraceRecord<Config>;
