@@ -39,6 +39,7 @@ class Section(NamedTuple):
     size: int  # in memory; in the file none if `kind` is NOBITS
     link: int  # the index of the section that this one refers to
     info: int
+    address: int  # in memory
 
 
 class Elf:
@@ -71,13 +72,13 @@ class Elf:
         strings = self.content[slice(*self._bounds(headers[names]))]
         sections: list[Section] = []
         room = _SHARED_NAMES * len(strings) + len(headers)
-        for name, kind, flags, _, offset, size, link, info, _, _ in headers:
+        for name, kind, flags, address, offset, size, link, info, _, _ in headers:
             end = strings.find(b"\0", name)
             room -= end - name
             if end < 0 or room < 0:
                 raise ElfError(f"section {len(sections)} has no name")
             text = strings[name:end].decode("utf-8", "backslashreplace")
-            sections.append(Section(text, kind, flags, offset, size, link, info))
+            sections.append(Section(text, kind, flags, offset, size, link, info, address))
         return sections
 
     def _unpacked(self, table: int, count: int) -> list[tuple[int, ...]]:

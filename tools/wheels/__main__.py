@@ -113,7 +113,7 @@ def main(
                     f"{wheel.name} is {checked.name} {checked.version}, but {beside} is "
                     f"{second.name} {second.version}: name its sources with --source"
                 )
-            comparison = compare(checked, second)
+            comparison = compare(checked, second, work / rebuild.BUILD)
     except ReportError as error:
         raise click.ClickException(str(error)) from None
     if as_json:
@@ -151,6 +151,11 @@ def _lines(name: str, beside: str, of: Comparison) -> Iterator[str]:
     for library in of.differing_libraries:
         held = f" (holds the kernels of {library.target})" if library.target else ""
         yield f"  {library.name}: {' '.join(library.sections)}{held}"
+        differing = [f"  {f.name}: {f.difference}" for f in library.differing_functions]
+        yield f"    {len(differing):,} of {counted(library.functions, 'function')} differ"
+        yield from _limited(differing)
+        if library.compilers is not None:
+            yield f"    compiled by {' -> '.join('; '.join(names) for names in library.compilers)}"
     yield f"other files: {len(of.files)} differ"
     yield from _limited([f"{file}: {how}" for file, how in of.files.items()])
     if of.records:

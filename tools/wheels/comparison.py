@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +20,7 @@ from ..ptx_report.binary import reader
 from ..ptx_report.diff import ALL_LABELS, figure
 from ..ptx_report.joining import pairs
 from . import reasons
+from .functions import Difference, Functions, Image
 from .reasons import DEVICE, HOST, Reason
 from .wheel import Wheel
 
@@ -50,11 +51,17 @@ class Library:
         name: its file in the wheel.
         sections: those that differ: ".text".
         target: the CPU target that it holds, as "family.cpu"; None without one.
+        functions: the number of the wheel's functions.
+        differing_functions: those that differ; none where only data or other code does.
+        compilers: those that the wheel's library names, and the other's, if they differ.
     """
 
     name: str
     sections: tuple[str, ...]
     target: str | None
+    functions: int
+    differing_functions: tuple[Difference, ...]
+    compilers: tuple[tuple[str, ...], tuple[str, ...]] | None
 
 
 @dataclass(frozen=True)
@@ -97,15 +104,21 @@ class Comparison:
         return [code for code, parts in differing.items() if parts and not self.why(code)]
 
 
-def compare(wheel: Wheel, other: Wheel) -> Comparison:
-    """Compares a wheel with another. Raises ReportError."""
+def compare(wheel: Wheel, other: Wheel, build: Path | None = None) -> Comparison:
+    """Compares a wheel with another. Raises ReportError.
+
+    Args:
+        wheel: the wheel.
+        other: the other one.
+        build: the folder in which `other` was built, whose libraries are not stripped of names.
+    """
     if wheel.sha256 == other.sha256:
         kernels = sum(row.kind != "ptx" for row in reader.read(wheel.path))
         return Comparison(True, kernels, (), len(wheel.libraries), (), {}, (), ())
     with TemporaryDirectory() as work:
         count, differing = _device(wheel, other, Path(work))
     libraries = [name for name in wheel.libraries if name in other.names]
-    of_host = tuple(_host(wheel, other, libraries))
+    of_host = tuple(_host(wheel, other, libraries, build))
     files = dict(_files(wheel, other))
     records = [name for name in files if Path(name).name in _RECORDS]
     if not (differing or of_host):
@@ -182,7 +195,9 @@ def _named(wheel: Wheel, library: str) -> Iterator[None]:
         raise ReportError(f"{wheel.path}: {library}: {error}") from None
 
 
-def _host(wheel: Wheel, other: Wheel, libraries: list[str]) -> Iterator[Library]:
+def _host(
+    wheel: Wheel, other: Wheel, libraries: list[str], build: Path | None
+) -> Iterator[Library]:
     """Yields the libraries whose code for the host differs."""
     for name in libraries:
         parts = [_sections(w, name) for w in (wheel, other)]
@@ -192,7 +207,32 @@ def _host(wheel: Wheel, other: Wheel, libraries: list[str]) -> Iterator[Library]
         if sections:
             target = f"{Path(name).name.partition('.')[0]}.cpu"
             is_held = any(target in pack.targets for pack in wheel.packs.values())
-            yield Library(name, tuple(sections), target if is_held else None)
+            old, new = (_image(w, name) for w in (wheel, other))
+            with _named(other, name):
+                functions = Functions(old, new, _names(new, name, build)).differences()
+            yield Library(
+                name,
+                tuple(sections),
+                target if is_held else None,
+                len(old.functions),
+                tuple(functions),
+                (old.compilers, new.compilers) if old.compilers != new.compilers else None,
+            )
+
+
+def _image(wheel: Wheel, name: str) -> Image:
+    with _named(wheel, name):
+        return Image(wheel.read(name))
+
+
+def _names(image: Image, name: str, build: Path | None) -> Mapping[int, str]:
+    """Returns the names of a library's functions by address: those of the library in its build's
+    folder with the same code, or else its own, which are few if it is stripped."""
+    for path in build.rglob(Path(name).name) if build is not None else ():
+        built = Image(path.read_bytes())
+        if built.code == image.code:
+            return built.names()
+    return image.names()
 
 
 def _sections(wheel: Wheel, name: str) -> dict[str, str]:

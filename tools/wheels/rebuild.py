@@ -17,6 +17,7 @@ from codegen.sources.unpack import unpack
 
 from .wheel import Wheel
 
+BUILD = "build"  # the folder of the build in that of the work
 _TOLD = 3000  # characters of a failed build's output
 
 
@@ -119,7 +120,7 @@ def built(
     if epoch := wheel.build.properties.get(EPOCH):
         environment["SOURCE_DATE_EPOCH"] = epoch
     out = work / "dist"
-    chosen = {**_settings(wheel), **settings, "build-dir": str(work / "build")}
+    chosen = {**_settings(wheel), **settings, "build-dir": str(work / BUILD)}
     command = [
         *(sys.executable, "-m", "pip", "wheel", str(sources.folder), "--no-deps"),
         *("--wheel-dir", str(out), *options),
