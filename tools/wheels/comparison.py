@@ -210,13 +210,14 @@ def _host(
             old, new = (_image(w, name) for w in (wheel, other))
             with _named(other, name):
                 functions = Functions(old, new, _names(new, name, build)).differences()
+                compilers = old.compilers, new.compilers
             yield Library(
                 name,
                 tuple(sections),
                 target if is_held else None,
                 len(old.functions),
                 tuple(functions),
-                (old.compilers, new.compilers) if old.compilers != new.compilers else None,
+                compilers if compilers[0] != compilers[1] else None,
             )
 
 
