@@ -1,10 +1,11 @@
 # make demo   builds into .venv, shows the register report, dispatches by key, checks against PyTorch
-# make test   everything that can be tested on this machine
+# make test   the tests of this machine, but for slow ones: what a change has to pass
+# make test-all   every test that this machine can run, and all builds: hours
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test build regenerate install lint format fuzz bench wheel matrix lock clean docs links
+.PHONY: help demo test test-all build regenerate install lint format fuzz bench wheel matrix lock clean docs links
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -70,15 +71,20 @@ lint: $(TOOLS)
 # Every instruction set: the tests check each that the processor runs. And what ptxas makes of each
 # kernel for each architecture is compared with what it was. Tests wait now and then, so the linters
 # and that comparison run beside them. Hundreds of the tests' processes import the project, compiled
-# once, whatever PYTHONDONTWRITEBYTECODE says.
+# once, whatever PYTHONDONTWRITEBYTECODE says. Disassembling all kernels (--sass) takes as long as
+# linting: it is left to test-all, as slow tests and builds are.
+TESTS := -m "not slow and not build"
+test-all: TESTS :=
+test-all: SASS := --sass
+test-all: test
 test: export KERNELMINT_ISAS ?= all
 test: export KERNELMINT_WITHOUT_GPU ?= all
 test: build
 	$(BIN)/python -m compileall -q codegen kernel_specs kernelmint runtime tools
-	{ $(LINT) || lint=$$?; $(BIN)/ptx-report --installed --check --sass \
+	{ $(LINT) || lint=$$?; $(BIN)/ptx-report --installed --check $(SASS) \
 	    && $(BIN)/kernelmint sizes --check --top 5 && exit $${lint:-0}; } \
 	  > build/checks.log 2>&1 & checks=$$!; passed=true; \
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS) || passed=false; \
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(TESTS) $(PYTEST_ARGS) || passed=false; \
 	wait $$checks || passed=false; cat build/checks.log; $$passed
 
 fuzz: build

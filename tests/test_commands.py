@@ -20,6 +20,7 @@ from click.testing import CliRunner
 from codegen import options, scaffold
 from kernelmint.__main__ import main
 from tests.pages import PAGES, ROOT, steps
+from tests.slow import slow_after
 from tools.families import command as family_command
 from tools.families import offering
 from tools.ptx_report.__main__ import OTHERS
@@ -95,7 +96,10 @@ ELSEWHERE = {
     "page",
     [
         "README.md",
-        *(f"docs/{page}.md" for page in ("adding_a_family", "debugging", "decoding", "on_demand")),
+        "docs/decoding.md",
+        *slow_after(
+            0, (f"docs/{page}.md" for page in ("adding_a_family", "debugging", "on_demand"))
+        ),
     ],
 )
 def test_a_page_can_be_followed(page: str, tmp_path: Path) -> None:

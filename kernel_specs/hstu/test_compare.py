@@ -36,6 +36,7 @@ def test_the_output_has_the_form_that_was_described() -> None:
         assert line in result.output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     torch.cuda.is_available(), reason="Triton compiles for the GPU in this process, not for the CPU"
 )
@@ -58,6 +59,7 @@ def test_triton_agrees_with_pytorch_in_both_modes(tmp_path: Path) -> None:
     assert report["seed"] == 42
 
 
+@pytest.mark.slow
 def test_generated_kernels_agree_with_pytorch_where_positions_share_lists() -> None:
     """In `basic` the scores of a row that uses another's list would order two blocks otherwise."""
     result = invoke("--implementations", "torch,cpu", "--mode", "interleaved")

@@ -57,6 +57,8 @@ def test_the_tests_run_what_a_developer_runs() -> None:
     (tests,) = [path for path in WORKFLOWS if path.name == "tests.yml"]
     assert ".ci/run" in [step.get("run") for step in steps(tests)]
     assert "exec make test" in (ROOT / ".ci/run").read_text()
+    (weekly,) = [path for path in WORKFLOWS if path.name == "matrix.yml"]
+    assert "make test-all" in [step.get("run") for step in steps(weekly)]
 
 
 def test_the_matrix_runs_every_row_weekly_and_one_of_each_kind_in_a_change() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.slow import slow_if
 from tools import problem
 from tools.families import oracle
 
@@ -26,7 +27,7 @@ WARPGROUP, MAINLOOP = "attention/sm90a_warpgroup.cuh", "attention/flash_prefill/
 
 
 @pytest.mark.skipif(not KEYS, reason="built without CUDA")
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", slow_if(lambda key: "-d64-" not in key, KEYS))
 def test_a_kernel_is_right(key: str) -> None:
     kernel = Kernel(key)
     for case in problem.cases_of(kernel.info):
@@ -49,7 +50,7 @@ FAULTS = {
 
 
 @pytest.mark.skipif(PREFILL not in keys("flash_prefill"), reason="built without CUDA")
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", slow_if(lambda fault: fault.endswith("there"), FAULTS))
 def test_a_fault_is_found(fault: str) -> None:
     file, text, instead = FAULTS[fault]
     kernel = Kernel(PREFILL, [(file, text, instead)])

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import runtime
+from tests.slow import slow_after
 
 pytestmark = pytest.mark.usefixtures("families")
 
@@ -149,7 +150,8 @@ def test_however_the_outputs_gradient_is_laid_out(gradient):
 
 
 @pytest.mark.parametrize(
-    ("backend", "dynamic"), [("aot_eager", False), ("aot_eager", True), ("inductor", None)]
+    ("backend", "dynamic"),
+    slow_after(2, [("aot_eager", False), ("aot_eager", True), ("inductor", None)]),
 )
 def test_compiled_joint_graphs_have_them(backend, dynamic):
     torch.compiler.reset()

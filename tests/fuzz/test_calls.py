@@ -13,6 +13,7 @@ from tests.fuzz import right_calls, wrong_calls
 MANY = {"suppress_health_check": list(HealthCheck)}
 
 
+@pytest.mark.slow
 @settings(max_examples=15 * settings.default.max_examples, **MANY)
 @given(st.randoms(use_true_random=False))
 def test_wrong_calls(rng):

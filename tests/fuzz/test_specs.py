@@ -99,6 +99,7 @@ def test_specs_are_accepted_or_refused_with_their_place_in_time(rng):
         _accepted(Path(name) / "specs")
 
 
+@pytest.mark.slow
 @settings(max_examples=max(2, settings.default.max_examples // 25), **MANY)
 @given(st.lists(st.integers(0, 2**32), min_size=10, max_size=10, unique=True))
 def test_cpp_computes_what_python_does(seeds):

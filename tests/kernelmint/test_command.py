@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from kernelmint.__main__ import main
+from tests.slow import slow_after
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = main.list_commands(click.Context(main))
@@ -71,18 +72,18 @@ def test_a_command_that_is_not_there_is_an_error_and_the_nearest_is_named() -> N
 KEY = "flash_forward.cpu.f32-d64-r64-c128"
 
 
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        ("exp", "explain"),
-        ("explain flash_forward.cpu.f32-d64-r64", KEY),
-        ("build --key flash_forward.cpu.f32-d64-r64", KEY),
-        ("sanity-check --kernel flash_forward.cpu.f32-d64-r64", KEY),
-        ("debug flash_forward.cpu.f32-d64-r64", KEY),
-        ("tune flash_f", "flash_forward"),
-        ("tune hstu_bsa --target sm9", "sm90a"),
-    ],
-)
+COMPLETED = [
+    ("exp", "explain"),
+    ("tune hstu_bsa --target sm9", "sm90a"),
+    ("explain flash_forward.cpu.f32-d64-r64", KEY),
+    ("build --key flash_forward.cpu.f32-d64-r64", KEY),
+    ("sanity-check --kernel flash_forward.cpu.f32-d64-r64", KEY),
+    ("debug flash_forward.cpu.f32-d64-r64", KEY),
+    ("tune flash_f", "flash_forward"),
+]
+
+
+@pytest.mark.parametrize(("words", "completed"), slow_after(2, COMPLETED))
 def test_a_shell_completes_commands_keys_families_and_targets(words, completed) -> None:
     line = ["kernelmint", *words.split()]
     done = subprocess.run(

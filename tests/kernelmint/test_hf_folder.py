@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from kernelmint.integrations.hf_folder import main
+from tests.slow import slow_after
 
 pytest.importorskip("transformers", minversion="5")
 pytest.importorskip("kernels")
@@ -78,7 +79,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> str:
     return result.output.strip().removeprefix("export LOCAL_KERNELS=")
 
 
-@pytest.mark.parametrize("script", [LOGITS, CONTINUOUS], ids=["logits", "continuous batching"])
+@pytest.mark.parametrize(
+    "script", slow_after(1, [LOGITS, CONTINUOUS]), ids=["logits", "continuous batching"]
+)
 def test_transformers_takes_the_folder_for_flash_attention(answers: str, script: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", MODELS + script],

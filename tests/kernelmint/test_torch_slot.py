@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import runtime
 from kernelmint.integrations import torch as slot
+from tests.slow import slow_after
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 # of a whole result, relative: forward and backward round once each to the dtype of operands
@@ -542,7 +543,7 @@ assert not slot.is_active()
 """
 
 
-@pytest.mark.parametrize("way", ["activate", "with"])
+@pytest.mark.parametrize("way", slow_after(1, ["activate", "with"]))
 def test_threads_call_while_it_is_activated_and_deactivated(way):
     done = subprocess.run(
         [sys.executable, "-c", THREADS, way], capture_output=True, text=True, check=False

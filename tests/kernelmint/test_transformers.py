@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import runtime
 from kernelmint.integrations import transformers as integration
+from tests.slow import slow_after
 
 transformers = pytest.importorskip("transformers", minversion="5")
 if not transformers.utils.is_torch_available():
@@ -197,7 +198,7 @@ class Forced(transformers.LogitsProcessor):
 
 
 @ROUNDED
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("cache", slow_after(1, ["dynamic", "static"]))
 @EACH
 def test_the_same_tokens_in_bf16_if_rounding_does_not_decide(
     name: str, cache: str, device: str, dtype: torch.dtype
@@ -419,7 +420,7 @@ def two_steps(call: Any, config: Any, prompt: dict[str, Tensor], second: Tensor)
 
 
 @EXACT
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt-oss"])
+@pytest.mark.parametrize("name", slow_after(1, ["llama", "gemma2", "gpt-oss"]))
 def test_a_whole_model_over_a_static_cache_is_one_graph(
     name: str, device: str, dtype: torch.dtype
 ) -> None:
@@ -429,6 +430,7 @@ def test_a_whole_model_over_a_static_cache_is_one_graph(
     close(*(two_steps(m, ours.config, prompt, second) for m in (whole(ours, device), *eagers)))
 
 
+@pytest.mark.slow
 @EXACT
 def test_and_without_a_cache(device: str, dtype: torch.dtype) -> None:
     """Nothing is read: packed sequences are refused when it runs, unless their places are given."""
@@ -451,9 +453,9 @@ def test_and_without_a_cache(device: str, dtype: torch.dtype) -> None:
             call(**packed, use_cache=False)
 
 
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", slow_after(1, [False, True]))
 @pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("name", ["llama", "mistral", "gpt-oss"])
+@pytest.mark.parametrize("name", slow_after(1, ["llama", "mistral", "gpt-oss"]))
 def test_an_exported_model_is_right_at_other_lengths(name: str, padded: bool, strict: bool) -> None:
     """And for other padding; what it would compute wrongly it refuses."""
     torch.compiler.reset()
@@ -481,7 +483,7 @@ def test_an_exported_model_is_right_at_other_lengths(name: str, padded: bool, st
             program(**first, use_cache=False)
 
 
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", slow_after(1, [False, True]))
 @pytest.mark.parametrize("name", ["llama", "gpt-oss"])
 def test_an_exported_model_refuses_packed_sequences(name: str, strict: bool) -> None:
     torch.compiler.reset()

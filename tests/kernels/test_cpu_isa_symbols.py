@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import slow_after
+
 ROOT = Path(__file__).resolve().parents[2]
 SHARD = next(iter(sorted((ROOT / "generated" / "flash_forward").glob("cpu_[0-9]*.cpp"))), None)
 COMPILER = os.environ.get("CXX") or shutil.which("c++")
@@ -26,7 +28,7 @@ NO_CODE = {"DW.ref.__gxx_personality_v0"}  # a pointer to libstdc++'s exception 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="one instruction set only")
 @pytest.mark.skipif(COMPILER is None or SHARD is None, reason="needs a compiler and generated/")
-@pytest.mark.parametrize("optimisation", ["-O0", "-O3"])
+@pytest.mark.parametrize("optimisation", slow_after(1, ["-O0", "-O3"]))
 @pytest.mark.parametrize("isa", FLAGS)
 def test_weak_symbols_name_their_instruction_set(
     isa: str, optimisation: str, tmp_path: Path

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from runtime import _native, packs
+from tests.slow import slow_after
 
 ROOT = Path(__file__).resolve().parents[2]
 ARM_COMPILER = shutil.which("aarch64-linux-gnu-g++")
@@ -57,12 +58,13 @@ def assert_right(figures: Mapping[str, float]) -> None:
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", slow_after(1, ISAS))
 def test_vectors_are_right_on_this_processor(isa: str, tmp_path: Path) -> None:
     flags = FLAGS[isa] if platform.machine() == "x86_64" else []
     assert_right(run([build("c++", isa, flags, tmp_path), "997"]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(ARM_COMPILER is None, reason="needs aarch64-linux-gnu-g++")
 @pytest.mark.skipif(EMULATOR is None, reason="needs qemu-user")
 def test_vectors_are_right_on_aarch64(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 from runtime.manifest import Resources
 from tools.dev import changes
 
@@ -64,6 +66,7 @@ def test_an_edit_is_built_and_run_and_a_mistake_is_told(family, cache) -> None:
         assert " s (was " in until(lines, "kernelmint: ")
 
 
+@pytest.mark.slow
 def test_the_test_of_a_new_family_runs_where_nothing_was_installed(family, cache) -> None:
     with dev(family, "-m", "pytest", family.folder, "-k", "f32 or are_there") as lines:
         assert "4 passed, 4 skipped" in until(lines, " in ")

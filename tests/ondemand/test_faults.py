@@ -19,6 +19,7 @@ from kernelmint.__main__ import main
 from runtime import _native, packs
 from runtime.ondemand import cache as caches
 from runtime.ondemand import compilers
+from tests.slow import slow_after
 
 from .test_ondemand import check_right
 
@@ -90,7 +91,7 @@ def test_a_library_that_does_not_link_or_load_is_no_kernel(
 
 
 @pytest.mark.parametrize(
-    "name", ["manifest.json", "pack.json", "contents.json", "python/{}.py", "{}.so"]
+    "name", slow_after(2, ["{}.so", "manifest.json", "pack.json", "contents.json", "python/{}.py"])
 )
 def test_a_damaged_pack_is_built_anew(family, cache, compilations, built, name):
     path = built / name.format(family.name)
@@ -116,7 +117,9 @@ def test_a_pack_of_another_version_is_listed_and_pruned(cache, built, name) -> N
     assert "removed 2 packs" in CliRunner().invoke(main, ["cache", "--prune", "0"]).output
 
 
-@pytest.mark.parametrize("text", [b"", b"[1]", b"[[1]]", b'{"a": 5}', b"[" * 10**5, b"\xff"])
+@pytest.mark.parametrize(
+    "text", slow_after(2, [b"\xff", b"[1]", b"", b"[[1]]", b'{"a": 5}', b"[" * 10**5])
+)
 def test_damaged_indices_are_written_anew(family, cache, compilations, built, text):
     for path in (*cache.glob("1/direct/*"), *cache.glob("1/answers/*"), cache / "1/system.json"):
         path.write_bytes(text)
@@ -124,7 +127,7 @@ def test_damaged_indices_are_written_anew(family, cache, compilations, built, te
 
 
 @pytest.mark.parametrize("folder", [".", "1", "1/packs", "{built}"])
-@pytest.mark.parametrize("mode", [0o775, 0o757])
+@pytest.mark.parametrize("mode", slow_after(1, [0o775, 0o757]))
 def test_a_cache_that_others_may_write_is_refused(family, cache, built, folder, mode):
     """With the command that puts it right."""
     path = cache / folder.format(built=built)

@@ -19,6 +19,7 @@ import torch
 import runtime
 from runtime import devices, ondemand, packs
 from runtime.ondemand import kernels
+from tests.slow import slow_after
 from tests.tools import forward_alone
 
 from .conftest import in_new_process
@@ -219,9 +220,10 @@ import os, random, signal, sys, time
 import runtime, runtime.ondemand.emit
 from runtime.ondemand import kernels
 folder, key, span, seed = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]
+most = int(sys.argv[5])
 moments = random.Random(seed)
 killed = 0
-while killed < 200:
+while killed < most:
     children = []
     for _ in range(8):
         child = os.fork()
@@ -252,8 +254,9 @@ fi
 """
 
 
-def test_processes_killed_at_200_random_moments_leave_nothing_in_the_way(
-    family, cache, tmp_path, monkeypatch
+@pytest.mark.parametrize("most", slow_after(1, [20, 200]))
+def test_processes_killed_at_random_moments_leave_nothing_in_the_way(
+    family, cache, tmp_path, monkeypatch, most
 ):
     memory, compiler = tmp_path / "memory", tmp_path / "remembering-c++"
     memory.mkdir()
@@ -267,7 +270,8 @@ def test_processes_killed_at_200_random_moments_leave_nothing_in_the_way(
     runtime.kernel(family.key(), build=True)
     span, seed = 2 * (time.monotonic() - begin), random.randrange(2**32)
     kernels.cache().prune(0, 0.0)
-    done = in_new_process(KILLED, family.folder, family.key(), str(span), str(seed), check=False)
+    given = str(span), str(seed), str(most)
+    done = in_new_process(KILLED, family.folder, family.key(), *given, check=False)
     assert done.returncode == 0, (seed, done.stderr)
     left = list((cache / "1/tmp").iterdir())
     for folder in left:  # of the killed: the next build removes what is a minute old

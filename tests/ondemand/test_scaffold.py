@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from codegen import scaffold
+from tests.slow import slow_after
 
 ROOT = Path(__file__).resolve().parents[2]
 # Kernels that are built on demand stand for those of an installed pack.
@@ -20,7 +21,7 @@ kernelmint.build("kernel_specs", "target == 'cpu'")
 """
 
 
-@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("moved", slow_after(1, [False, True]))
 def test_the_tests_of_a_project_pass_before_and_after_its_first_family_is_replaced(
     tmp_path: Path, moved: bool
 ) -> None:

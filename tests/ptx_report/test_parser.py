@@ -10,6 +10,7 @@ from codegen.ptxas import inputs
 from codegen.ptxas.events import Statistics
 from codegen.ptxas.parser import Parser
 from tests.ptx_report.samples import DATA, FIGURES, LOGS, expected, facts, read, read_file
+from tests.slow import slow_after
 
 EXPECTED = expected()
 ATTENTION = "_ZN4attn3fwdI6__halfLi64ELi32ELb1EEEvPKT_S4_S4_PS2_if"
@@ -373,7 +374,9 @@ def test_repeated_kernels_are_all_rows():
 WARNING = b"ptxas warning : Registers are spilled to local memory in function 'f%d', 8 bytes\n"
 
 
-@pytest.mark.parametrize("line", [None, WARNING, b"ptxas warning : a warning of nothing %d\n"])
+@pytest.mark.parametrize(
+    "line", slow_after(1, [WARNING, None, b"ptxas warning : a warning of nothing %d\n"])
+)
 def test_memory_is_bounded(line):
     text = b"".join(line % n if line else one(b"kernel_%d" % n) for n in range(8_000))
     statistics = Statistics()

@@ -57,6 +57,7 @@ assert torch.equal(compiled, model(q))
     run_python(script, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_default_backend_compiles_it(tmp_path, monkeypatch):
     # A cache of its own: the common one may hold the graph of an operator with other outputs.
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))

@@ -11,6 +11,7 @@ import torch
 import runtime
 from runtime import _native
 from runtime.__main__ import collect, show
+from tests.slow import slow_after
 
 from .installations import OWN, SOURCE, copy_of, import_copy, last_line
 
@@ -87,7 +88,7 @@ def test_the_best_instruction_set_of_the_processor_is_used(run_python, tmp_path)
     assert run_python(SHOW_ISA, tmp_path, **environment).stdout.strip() == supported[-1]
 
 
-@pytest.mark.parametrize("isa", ["baseline", "avx2", "avx512", "amx"])
+@pytest.mark.parametrize("isa", slow_after(1, ["baseline", "avx2", "avx512", "amx"]))
 def test_an_environment_variable_names_another(run_python, tmp_path, isa):
     result = run_python(SHOW_ISA, tmp_path, check=False, KERNELMINT_CPU_ISA=isa)
     if isa in _native.supported_cpu_isas():
@@ -181,7 +182,7 @@ LOOKS = {
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("first", ["torch, kernelmint", "kernelmint, torch"])
+@pytest.mark.parametrize("first", slow_after(1, ["torch, kernelmint", "kernelmint, torch"]))
 def test_importing_kernelmint_gives_the_operators(programs, first, look):
     """To whoever looks for one; before, nothing of runtime is imported."""
     if look == "aoti_load_package":

@@ -15,6 +15,7 @@ import runtime
 from codegen.core.packs import PACK_JSON
 from runtime import _native
 from runtime import packs as runtime_packs
+from tests.slow import slow_after
 
 from .installations import OWN, SOURCE, copy_of, import_copy, install_pack, last_line
 
@@ -249,7 +250,7 @@ def damage_report(pack):
     (pack / "ptxas.csv").write_text('kernel_config,used_registers\n"x,y\0,"\n3,many\n')
 
 
-@pytest.mark.parametrize("damage", [damage_manifest, damage_report])
+@pytest.mark.parametrize("damage", slow_after(1, [damage_manifest, damage_report]))
 def test_a_pack_whose_files_are_damaged_hurts_itself_alone(site, damage):
     """Fronts and `kernelmint info` look at all packs' kernels; a list of all names the pack."""
     other = second_pack(site)
@@ -265,27 +266,27 @@ def test_a_pack_whose_files_are_damaged_hurts_itself_alone(site, damage):
 SCHEMA = "hstu_bsa(str key, Tensor q) -> Tensor"
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"abi": float("inf")}, "abi: got inf, expected an integer"),
-        ({"abi": "11"}, "abi: got '11', expected an integer"),
-        ({"name": 3}, "name: got 3, expected a string"),
-        ({"name": "Other/.."}, "the name 'Other/..'"),
-        ({"operators": {"hstu_bsa": ["no schema"]}}, "operators.hstu_bsa: got 'no schema'"),
-        ({"operators": {"hstu_bsa": ["hstu_bsa(Tensor q"]}}, "operators.hstu_bsa: expected"),
-        ({"operators": {"hstu_bsa": SCHEMA}}, "operators.hstu_bsa: got 'hstu_bsa(str key"),
-        ({"operators": {"hstu_bsa": [SCHEMA] * 2}}, "operators.hstu_bsa: got 'hstu_bsa, hstu_bsa'"),
-        ({"operators": {"flash_forward": []}}, "operators: got those of flash_forward"),
-        ({"generated": {"hstu_bsa": 3}}, "generated.hstu_bsa: got 3, expected a string"),
-        ({"fronts": [{"family": "hstu_bsa", "module": 1, "function": "f"}]}, "fronts[0].module"),
-        (
-            {"architectures": ["sm_80"]},
-            "architectures: got 'sm_80', expected names such as 80, 90a or 100f",
-        ),
-        ({"specs": {"kernel_specs": ["a"]}}, "specs.kernel_specs: got ['a'], expected a string"),
-    ],
-)
+DAMAGED = [
+    ({"abi": float("inf")}, "abi: got inf, expected an integer"),
+    ({"abi": "11"}, "abi: got '11', expected an integer"),
+    ({"name": 3}, "name: got 3, expected a string"),
+    ({"name": "Other/.."}, "the name 'Other/..'"),
+    ({"operators": {"hstu_bsa": ["no schema"]}}, "operators.hstu_bsa: got 'no schema'"),
+    ({"operators": {"hstu_bsa": ["hstu_bsa(Tensor q"]}}, "operators.hstu_bsa: expected"),
+    ({"operators": {"hstu_bsa": SCHEMA}}, "operators.hstu_bsa: got 'hstu_bsa(str key"),
+    ({"operators": {"hstu_bsa": [SCHEMA] * 2}}, "operators.hstu_bsa: got 'hstu_bsa, hstu_bsa'"),
+    ({"operators": {"flash_forward": []}}, "operators: got those of flash_forward"),
+    ({"generated": {"hstu_bsa": 3}}, "generated.hstu_bsa: got 3, expected a string"),
+    ({"fronts": [{"family": "hstu_bsa", "module": 1, "function": "f"}]}, "fronts[0].module"),
+    (
+        {"architectures": ["sm_80"]},
+        "architectures: got 'sm_80', expected names such as 80, 90a or 100f",
+    ),
+    ({"specs": {"kernel_specs": ["a"]}}, "specs.kernel_specs: got ['a'], expected a string"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), slow_after(3, DAMAGED))
 def test_a_damaged_pack_json_is_named_with_its_member_and_hurts_itself_alone(site, values, message):
     other = second_pack(site)
     edit(other / PACK_JSON, **values)

@@ -17,6 +17,7 @@ from tools import bench_build
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_a_kernel_is_measured_on_so_many_processors(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     done = subprocess.run(

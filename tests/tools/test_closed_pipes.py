@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import slow_after
+
 ROOT = Path(__file__).resolve().parents[2]
 LOG = ROOT / "tests" / "ptx_report" / "data" / "nvcc13.5_4arch_warnings.log"
 COMMANDS = [
@@ -20,7 +22,9 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: " ".join(map(str, command)))
+@pytest.mark.parametrize(
+    "command", slow_after(3, COMMANDS), ids=lambda command: " ".join(map(str, command))
+)
 def test_a_reader_that_went_away_is_no_traceback(command) -> None:
     reader, writer = os.pipe()
     os.close(reader)

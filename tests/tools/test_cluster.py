@@ -67,6 +67,7 @@ class Project:
         return {name: lines.count(name) for name in dict.fromkeys(lines)}
 
 
+@pytest.mark.slow
 def test_nodes_build_and_verify_and_one_is_killed(cluster, tmp_path):
     """The killed node's jobs are repeated; an interrupted build goes on; then all is verified.
     The second half of the kernels goes through the shared cache."""

@@ -14,6 +14,7 @@ import pytest
 from codegen.spec.load import load
 from runtime.ondemand import packed, specs
 from runtime.ondemand.cache import Cache, Dependencies, Entry, Roots
+from tests.slow import slow_after
 from tests.tools.test_tune import FILES, ROOT
 from tools.cluster import shipping
 
@@ -28,7 +29,7 @@ assert torch.allclose(y.double(), 2 * x.double() + 1, rtol=1e-6, atol=1e-6)
 """
 
 
-@pytest.mark.parametrize("name", ["kernel_specs", "mine"])
+@pytest.mark.parametrize("name", slow_after(1, ["kernel_specs", "mine"]))
 def test_a_family_is_sent_with_what_its_build_names(tmp_path, name):
     here = tmp_path / "here"
     folder = here / name / "tuned_rows"

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import slow_after
+
 ROOT = Path(__file__).resolve().parents[2]
 # A full disk: no file may have more than 40 bytes.
 FULL = """
@@ -37,17 +39,17 @@ SIZE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("prepare", "options"),
-    [
-        (BENCH, f"{SIZE} --csv"),
-        (BENCH, f"{SIZE} --json"),
-        (BENCH, f"{SIZE} --plot"),
-        (BENCH_BUILD, "--runs 1 --device cpu --only cpu.f32-n4096 --json"),
-        (COMPARE, "--mode fixed --cases small --json"),
-        (TUNE, "flash_forward --target cpu --budget 0 --json"),
-    ],
-)
+COMMANDS = [
+    (BENCH, f"{SIZE} --csv"),
+    (TUNE, "flash_forward --target cpu --budget 0 --json"),
+    (BENCH, f"{SIZE} --json"),
+    (BENCH, f"{SIZE} --plot"),
+    (BENCH_BUILD, "--runs 1 --device cpu --only cpu.f32-n4096 --json"),
+    (COMPARE, "--mode fixed --cases small --json"),
+]
+
+
+@pytest.mark.parametrize(("prepare", "options"), slow_after(2, COMMANDS))
 def test_on_a_full_disk_the_old_file_stays(prepare, options, tmp_path) -> None:
     file = tmp_path / "figures.svg"
     file.write_text("old")

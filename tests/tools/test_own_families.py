@@ -9,6 +9,7 @@ import pytest
 
 from codegen import scaffold
 from tests import warm_python
+from tests.slow import slow_after
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = "mine.cpu.f32-h1024-n8192"
@@ -43,20 +44,20 @@ def run(folder, *arguments):
     return warm_python.run_module("kernelmint", *arguments, folder=folder, environment=environment)
 
 
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("compare nosuch", "'nosuch' is neither a family"),
-        ("compare mine", "mine has no command `compare`"),
-        ("compare empty", "no families here"),
-        ("bench empty", "no families here"),
-        ("debug nosuch.cpu.f32 2", "'nosuch.cpu.f32' is not a valid key"),
-        (f"debug {KEY} 2", "mine has no command `debug`"),
-        ("bench mine --case M=64,N=77", "the kernels are compiled for N=1024, N=4096"),
-        ("sanity-check --kernel nosuch.cpu.f32", "no family 'nosuch'"),
-        ("race-check --kernel nosuch.sm80.f32", "no family 'nosuch'"),
-    ],
-)
+WRONG = [
+    ("compare nosuch", "'nosuch' is neither a family"),
+    ("compare mine", "mine has no command `compare`"),
+    ("compare empty", "no families here"),
+    ("bench empty", "no families here"),
+    ("debug nosuch.cpu.f32 2", "'nosuch.cpu.f32' is not a valid key"),
+    (f"debug {KEY} 2", "mine has no command `debug`"),
+    ("bench mine --case M=64,N=77", "the kernels are compiled for N=1024, N=4096"),
+    ("sanity-check --kernel nosuch.cpu.f32", "no family 'nosuch'"),
+    ("race-check --kernel nosuch.sm80.f32", "no family 'nosuch'"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), slow_after(4, WRONG))
 def test_what_is_wrong_is_a_usage_error(folder, command, message) -> None:
     done = run(folder, *command.split())
     assert done.returncode == 2, done.stderr
@@ -100,7 +101,7 @@ def group(tmp_path_factory):
     ("command", "said"),
     [
         ("sanity-check kernel_specs/pair", "1 of 1 right"),
-        ("verify kernel_specs/pair --dry-run", ""),
+        pytest.param("verify kernel_specs/pair --dry-run", "", marks=pytest.mark.slow),
         ("bench kernel_specs/pair --seconds 0.001 --case M=4,N=64", "±"),
     ],
 )

@@ -166,7 +166,10 @@ def debug(request, tmp_path_factory, separate_build):
     return lambda *arguments: build.python(DEBUG, *arguments), target
 
 
-@pytest.mark.parametrize("options", [(), ("--range",), ("--head", 1)])
+@pytest.mark.parametrize(
+    "options",
+    [(), *(pytest.param(o, marks=pytest.mark.slow) for o in (("--range",), ("--head", 1)))],
+)
 def test_the_right_block_and_tensor_are_named(debug, options) -> None:
     """M is the first tensor that the scale enters, in rows whose maximum lies in that block.
 

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from tests.slow import slow_after
 from tests.tools import forward_alone
 from tools import slim
 
@@ -69,16 +70,16 @@ def test_what_programs_used_becomes_a_set_and_a_tree(tmp_path, monkeypatch) -> N
     assert "these specs do not have other.cpu.x" in done.output
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("{", "used.yaml: "),
-        ("a: b", "expected a list of keys"),
-        ("- other.cpu.x", "none of its keys is of these specs"),
-        ("- flash_forward.cpu.f32-d64-r64-c7", "is excluded:"),
-        ("- flash_forward.cpu.x", "is not a valid key"),
-    ],
-)
+NO_LISTS = [
+    ("{", "used.yaml: "),
+    ("a: b", "expected a list of keys"),
+    ("- other.cpu.x", "none of its keys is of these specs"),
+    ("- flash_forward.cpu.f32-d64-r64-c7", "is excluded:"),
+    ("- flash_forward.cpu.x", "is not a valid key"),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), slow_after(2, NO_LISTS))
 def test_what_is_no_list_of_kernels_is_an_error_in_a_sentence(tmp_path, text, said) -> None:
     (tmp_path / "used.yaml").write_text(text)
     options = ["--specs", str(ROOT / "kernel_specs"), "--out", str(tmp_path / "out")]

@@ -382,6 +382,7 @@ def test_what_cannot_end_well_is_said_before_anything_is_built(
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
 def test_a_row_stays_where_its_shape_cannot_be_measured_and_more_patience_tries_again(
     tuned, tmp_path
 ):
@@ -448,6 +449,7 @@ def test_the_chooser_takes_the_row(tuned, loaded, monkeypatch):
     assert taken.key == KEY.format("plain", 1)
 
 
+@pytest.mark.slow
 def test_a_second_run_times_only_what_has_new_machine_code(tuned, tmp_path):
     place = Place(tmp_path / "copy")
     shutil.copytree(tuned[0].root, place.root)
@@ -494,6 +496,7 @@ def test_a_second_run_times_only_what_has_new_machine_code(tuned, tmp_path):
     assert done.returncode == 0
 
 
+@pytest.mark.slow
 def test_what_the_reference_raises_and_a_process_that_is_gone_are_no_kernels_fault(
     tuned, tmp_path, monkeypatch
 ):
@@ -578,6 +581,7 @@ def stopped(process, place, signal_number):
     return place.journal.read_text()
 
 
+@pytest.mark.slow
 def test_killed_or_interrupted_it_goes_on_from_its_journal_and_leaves_no_process(tmp_path):
     place = make(tmp_path)
     (place.folder / "cpu.yaml").write_text(

@@ -39,6 +39,7 @@ def checked_at(place, node):
     return named(place.entries("checked"), node) if journals(place.root) else []
 
 
+@pytest.mark.slow
 def test_nodes_that_die_are_done_without(cluster, tmp_path, monkeypatch):
     """One dies while it compiles, one that joined meanwhile while it measures."""
     place = make(tmp_path / "driver")

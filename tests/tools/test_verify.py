@@ -59,6 +59,7 @@ def asked_for(folder: Path, key: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_what_was_found_is_kept_and_can_be_required(tmp_path) -> None:
     folder = tmp_path / "project"
     scaffold.create_project("my_kernels", folder, "checked_sum")
@@ -143,6 +144,7 @@ def test_optional_outputs_are_looked_at_unless_a_rule_forbids_them(tmp_path) -> 
     )
 
 
+@pytest.mark.slow
 def test_of_what_is_not_compared_nothing_is_written(tmp_path) -> None:
     """A kernel that no case covers, or of whose results none is asked for."""
     folder, specs = project_of(tmp_path, "checked_some")
@@ -174,6 +176,7 @@ def test_of_what_is_not_compared_nothing_is_written(tmp_path) -> None:
         assert sorted(str(k["passed"]) for k in kernels.values()) == ["None", "True"][: right + 1]
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_family_is_its_own_whichever_gives_its_gradients(tmp_path) -> None:
     """What the other family returns is all optional."""
     folder, specs = project_of(tmp_path, "checked_forth")

@@ -26,6 +26,7 @@ from kernel_specs.attention.reference import attention_backward
 from runtime import packs
 from tests import warm_python
 from tests.kernels.lengths import EMULATED, Inputs, keys_of
+from tests.slow import slow_after, slow_if
 
 HERE, ON_GPU = keys_of(
     "flash_backward", "*.sm90a.bf16-d64-r*", "*.sm90a.fp16-d64-causal-det*",
@@ -121,7 +122,7 @@ class Call(Inputs):
 
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
-@pytest.mark.parametrize("key", [*HERE, *VARIANTS])
+@pytest.mark.parametrize("key", slow_if(lambda key: "-d64-" not in key, [*HERE, *VARIANTS]))
 @pytest.mark.parametrize(
     ("batch", "seq_len_q", "seq_len_k", "heads", "kv_heads"),
     [(1, 129, 257, 2, 1), (1, 257, 129, 1, 1), (2, 1, 65, 4, 2)],
@@ -148,7 +149,7 @@ def test_without_queries_or_keys_they_are_zero(key: str, empty: tuple[int, int])
         assert not gradient.any()
 
 
-@pytest.mark.parametrize("key", ONCE)
+@pytest.mark.parametrize("key", slow_if(lambda key: "-d64-" not in key, ONCE))
 def test_lengths_around_the_boundaries_of_blocks(key: str) -> None:
     for seq_len_q in BOUNDARIES:
         for seq_len_k in (1, 63, 64, 65, 127, 128, 129, seq_len_q, seq_len_q + 3):
@@ -156,7 +157,9 @@ def test_lengths_around_the_boundaries_of_blocks(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ONCE)
-@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (8, 8), (8, 2), (6, 1), (40, 5)], ids=str)
+@pytest.mark.parametrize(
+    ("heads", "kv_heads"), slow_after(4, [(1, 1), (8, 8), (8, 2), (6, 1), (40, 5)]), ids=str
+)
 def test_heads_that_share_keys(key: str, heads: int, kv_heads: int) -> None:
     for batch, length in ((1, 1000), (3, 333)):
         length //= 3 if key in PLAIN else 1  # the oracle takes its time
@@ -228,7 +231,7 @@ def test_the_deterministic_are_the_same_bit_for_bit(key: str) -> None:
             assert torch.equal(ours, again)
 
 
-@pytest.mark.parametrize("key", PLAIN)
+@pytest.mark.parametrize("key", slow_if(lambda key: "-d64-" not in key, PLAIN))
 def test_the_cpus_are_the_same_bit_for_bit_with_any_number_of_threads(key: str) -> None:
     call = Call(key, 1100, 1200, heads=4, kv_heads=2)
     threads = torch.get_num_threads()
@@ -274,7 +277,7 @@ def test_the_cpus_in_a_few_shapes(key: str) -> None:
         Call(key, seq_len_q, seq_len_k, batch=2).check()
 
 
-@pytest.mark.parametrize("isa", ISAS[:-1])  # this process runs the last
+@pytest.mark.parametrize("isa", slow_after(1, ISAS[:-1]))  # this process runs the last
 def test_the_cpus_on_the_other_instruction_sets(isa: str) -> None:
     """Again, each time in a process that is held to one instruction set."""
     program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"

@@ -25,6 +25,7 @@ from kernel_specs.attention.flash_backward.tools.debug import Inputs, Sides, sim
 from kernel_specs.attention.flash_backward.tools.divergence import DIMS, STEP
 from kernel_specs.attention.reference import attention_backward
 from tests.emulated import kernels as emulated
+from tests.slow import slow_if
 from tools.debug import __main__ as command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -267,7 +268,7 @@ def emulate(kernel: emulated.Kernel, length: int, seed: int) -> Sides:
 
 
 @pytest.mark.skipif(not BUILT_FOR_CUDA, reason="built without CUDA")
-@pytest.mark.parametrize("name", EMULATED)
+@pytest.mark.parametrize("name", slow_if(lambda name: name != "sm90a", EMULATED))
 def test_emulated_twins_do_as_their_simulation_and_their_faults_are_named(
     name: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

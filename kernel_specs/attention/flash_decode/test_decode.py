@@ -19,6 +19,7 @@ from tests.kernels.lengths import (
     keys_of,
     one_thread,  # noqa: F401 - a fixture
 )
+from tests.slow import slow_if
 from tools.families import oracle
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -146,7 +147,7 @@ OWN: Features[Cache] = {
 }
 
 
-@pytest.mark.parametrize("key", KERNELS)
+@pytest.mark.parametrize("key", slow_if(lambda key: key.startswith(EMULATED), KERNELS))
 def test_features_in_pairs(key: str) -> None:
     check_in_pairs(lambda **shape: Cache(key, [130, 90, 0, 61], **shape), FEATURES | OWN)
 
@@ -169,7 +170,7 @@ def test_parts_of_long_caches(key: str) -> None:
         (1, 1000, 1, 8, 1),  # a head that all share
         (2, 129, 5, 20, 1),  # seven blocks of rows
         (3, 320, 1, 8, 4),  # whole heads for each thread block of three multiprocessors,
-        (64, 1040, 1, 8, 8),  # and of 132
+        pytest.param(64, 1040, 1, 8, 8, marks=pytest.mark.slow),  # and of 132
         (40, 16, 2, 4, 2),
     ],
 )

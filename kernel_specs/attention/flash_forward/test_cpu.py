@@ -25,6 +25,7 @@ from torch.nn.functional import scaled_dot_product_attention
 import runtime
 from runtime import packs
 from tests import warm_python
+from tests.slow import slow_after
 from tools.families import oracle
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32}
@@ -156,7 +157,7 @@ def test_a_head_dimension_that_no_pack_holds() -> None:
         assert_right(case, *call(key, case.q, case.k, case.v))
 
 
-@pytest.mark.parametrize("isa", ISAS[:-1])  # this process runs the last
+@pytest.mark.parametrize("isa", slow_after(1, ISAS[:-1]))  # this process runs the last
 def test_matches_the_oracle_on_the_other_instruction_sets(isa: str) -> None:
     """The kernels again, each time in a process that is held to one instruction set."""
     program = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
@@ -168,7 +169,7 @@ def test_matches_the_oracle_on_the_other_instruction_sets(isa: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("key", first_of_each_dtype())
+@pytest.mark.parametrize("key", slow_after(1, first_of_each_dtype()))
 def test_matches_the_oracle_on_long_sequences(key: str) -> None:
     p = KERNELS[key].parameters
     case = grid_case(p["dtype"], p["d_head"], p["causal"], 4096, 4096, 1)

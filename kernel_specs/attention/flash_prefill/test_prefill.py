@@ -20,6 +20,7 @@ from tests.kernels.lengths import (
     keys_of,
     one_thread,  # noqa: F401 - a fixture
 )
+from tests.slow import slow_after, slow_if
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 CPU, ON_GPU = keys_of("flash_prefill", "*.sm90a.*-d64-*", "*.sm90a.*-qr-*")
@@ -120,7 +121,7 @@ OWN: Features[Sequences] = {
 }
 
 
-@pytest.mark.parametrize("key", KERNELS)
+@pytest.mark.parametrize("key", slow_if(lambda key: key.startswith(EMULATED), KERNELS))
 def test_features_in_pairs(key: str) -> None:
     lengths = [130, 90, 0, 61], [130, 150, 20, 40]
     check_in_pairs(lambda **shape: Sequences(key, *lengths, **shape), FEATURES | OWN)
@@ -191,7 +192,7 @@ def test_lengths_out_of_bounds_count_as_the_nearest(key: str) -> None:
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("count", [1, 2, 32, 40])
+@pytest.mark.parametrize("count", slow_after(2, [1, 2, 32, 40]))
 @pytest.mark.parametrize("key", KERNELS)
 def test_rows_before_the_first_sequence_are_as_those_behind_the_last(key: str, count: int) -> None:
     """Of no sequence: 0 and -inf, whatever sinks say, and as many as tiles hold, or more."""
