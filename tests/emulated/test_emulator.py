@@ -23,7 +23,7 @@ KEYS = [
     for key in [key for key in keys(family) if key.startswith(f"{family}.{pattern}")][:1]
 ]
 PREFILL = "flash_prefill.sm90a.bf16-d256-r128-c64-wg2-q1-s2-pp"
-WARPGROUP, MAINLOOP = "attention/sm90a_warpgroup.cuh", "attention/flash_prefill/sm90a.cuh"
+WARPGROUP, MAINLOOP = "attention/sm90a_warpgroup.cuh", "attention/sm90a_prefill.cuh"
 
 
 @pytest.mark.skipif(not KEYS, reason="built without CUDA")
@@ -39,7 +39,7 @@ FAULTS = {
     "values are read before they are there": (
         WARPGROUP, "    values_.wait_full(shared_);\n    multiply", "    multiply"),
     "buffers are written while they are read": (
-        "attention/flash_prefill/sm90a_producer.cuh", "    ring.wait_empty(shared_);\n", ""),
+        "attention/sm90a_prefill_producer.cuh", "    ring.wait_empty(shared_);\n", ""),
     "scores are read before they are there": (
         MAINLOOP, "    ptx::wgmma_wait_group<1>();\n    complete_scores<false>",
         "    complete_scores<false>"),

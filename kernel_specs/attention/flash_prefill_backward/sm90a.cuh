@@ -1,23 +1,5 @@
-// Attention backward of sequences of any lengths for compute capability 9.0: flash_backward's
-// thread blocks, over the blocks of keys of all sequences. A kernel that does more to scores than
-// multiply them by a factor is another one, with `kChangesScores`.
+// Attention backward of sequences of any lengths for compute capability 9.0.
 #pragma once
 
-#include "attention/flash_prefill_backward/sm90a_any_lengths.cuh"
-#include "attention/flash_prefill_backward/sm90a_problem.h"
-#include "attention/sm90a_backward_block.cuh"
+#include "attention/sm90a_prefill_backward.cuh"
 #include "flash_prefill_backward/sm90a_wgmma.cuh"
-
-namespace kernelmint::flash_prefill_backward {
-
-template <class Config, bool kChangesScores>
-__global__ void __launch_bounds__(Config::threads, 1) flash_prefill_backward_sm90a(
-    const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
-  extern __shared__ __align__(1024) unsigned char shared_memory[];
-  attention_backward::sm90a::run_block<Config, sm90a::AnyLengths<Config, kChangesScores>>(
-      problem, shared_memory);
-}
-
-}  // namespace kernelmint::flash_prefill_backward
-
-#include "attention/flash_prefill_backward/sm90a_launch.cuh"

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "attention/flash_prefill_backward/problem.h"
+#include "attention/prefill_backward_problem.h"
 #include "integers.h"
 
 namespace kernelmint::flash_prefill_backward {

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/flash_prefill/scores.cuh"
-#include "attention/flash_prefill/sm90a_tile.cuh"
 #include "attention/hidden_values.cuh"
 #include "attention/pages.cuh"
+#include "attention/prefill_scores.cuh"
+#include "attention/sm90a_prefill_tile.cuh"
 #include "attention/softmax.cuh"
 #include "ptx/math.cuh"
 #include "ptx/shared_memory.cuh"

@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "attention/flash_prefill_backward/any_lengths.cuh"
-#include "attention/flash_prefill_backward/sm90a_problem.h"
+#include "attention/prefill_backward_any_lengths.cuh"
 #include "attention/sm90a_backward_producer.cuh"
 #include "attention/sm90a_backward_scores.cuh"
 #include "attention/sm90a_backward_shared_memory.cuh"
 #include "attention/sm90a_backward_trace.cuh"
 #include "attention/sm90a_backward_wide_shared_memory.cuh"
+#include "attention/sm90a_prefill_backward_problem.h"
 #include "attention/softcap.cuh"
 #include "integers.h"
 #include "ptx/math.cuh"

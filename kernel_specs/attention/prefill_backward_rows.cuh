@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "attention/flash_prefill_backward/any_lengths.cuh"
-#include "attention/flash_prefill_backward/problem.h"
+#include "attention/prefill_backward_any_lengths.cuh"
+#include "attention/prefill_backward_problem.h"
 #include "integers.h"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/math.cuh"

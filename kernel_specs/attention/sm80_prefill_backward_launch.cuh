@@ -3,7 +3,7 @@
 
 #include <cuda_runtime.h>
 
-#include "attention/flash_prefill_backward/describe.cuh"
+#include "attention/prefill_backward_describe.cuh"
 #include "cuda_launch.cuh"
 
 namespace kernelmint {

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-#include "attention/flash_prefill_backward/describe.cuh"
-#include "attention/flash_prefill_backward/sm90a_problem.h"
-#include "attention/flash_prefill_backward/sm90a_rows.cuh"
+#include "attention/prefill_backward_describe.cuh"
+#include "attention/sm90a_prefill_backward_problem.h"
+#include "attention/sm90a_prefill_backward_rows.cuh"
 #include "attention/sm90a_tensor_maps.cuh"
 #include "cuda_launch.cuh"
 

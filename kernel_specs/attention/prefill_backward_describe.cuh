@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "attention/flash_prefill_backward/problem.h"
+#include "attention/prefill_backward_problem.h"
 #include "attention/softcap.h"
 #include "cuda_launch.cuh"
 

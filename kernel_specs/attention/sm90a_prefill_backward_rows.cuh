@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "attention/flash_prefill_backward/rows.cuh"
-#include "attention/flash_prefill_backward/sm90a_problem.h"
+#include "attention/prefill_backward_rows.cuh"
 #include "attention/sm90a_backward_finish.cuh"
+#include "attention/sm90a_prefill_backward_problem.h"
 #include "ptx/dependent_launch.cuh"
 
 namespace kernelmint::flash_prefill_backward {

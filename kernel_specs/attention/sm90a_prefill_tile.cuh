@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "attention/flash_prefill/tile.cuh"
+#include "attention/prefill_tile.cuh"
 #include "attention/sm90a_shared_memory.cuh"
 #include "attention/sm90a_tensor_maps.cuh"
 #include "attention/sm90a_tile_counter.cuh"

@@ -1,7 +1,7 @@
 // The arguments of a call's kernels on Hopper.
 #pragma once
 
-#include "attention/flash_prefill_backward/problem.h"
+#include "attention/prefill_backward_problem.h"
 #include "attention/sm90a_tensor_maps.cuh"
 
 namespace kernelmint::flash_prefill_backward::sm90a {

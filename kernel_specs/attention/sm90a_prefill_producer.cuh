@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "attention/flash_prefill/sm90a_tile.cuh"
+#include "attention/sm90a_prefill_tile.cuh"
 #include "ptx/mbarrier.cuh"
 #include "ptx/tma.cuh"
 
