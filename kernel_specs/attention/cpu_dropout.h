@@ -14,10 +14,6 @@ inline namespace KERNELMINT_ISA {
 
 using namespace kernelmint::cpu;
 
-// The arguments of a family that drops out.
-template <class Args>
-concept DropsOut = requires(const Args& args) { args.dropout_p; };
-
 // The dropout of a call: what is the same for all its elements.
 struct Dropout {
   std::int64_t seed, offset;

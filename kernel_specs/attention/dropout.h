@@ -11,11 +11,10 @@
 // A unit is {i, i + 8} x {j, j + 1, j + 8, j + 9} of a 16 x 16 tile, with i % 16 < 8 and j % 8
 // even: what a thread holds of the tile in the accumulators of mma and wgmma whose rows are
 // queries. Where rows are keys, a thread holds halves of two units, whose other halves lie 4 lanes
-// from it: each lane computes one of the units, and two shuffles exchange halves. If two units are
-// computed beside each other, nvcc 13.0 makes 8.6 instructions of an element for 9.0, and 10 where
-// rows are keys: 4.8 for Philox's products and LOP3, 3 to take 16 bits, compare and select, the
-// rest for keys and shuffles. Units of four elements by 32 bits need no shuffles, and would cost
-// 12.6; units of sixteen by 8 bits, as FlashAttention's, some 6, but round p to multiples of 1/256.
+// from it: each lane computes one of the units, a bit for each element, and a shuffle exchanges the
+// bits of 32 elements. Two units are computed beside each other, and share additions to the key.
+// Units of four elements by 32 bits would need no shuffles, and take more instructions; units of
+// sixteen by 8 bits, as FlashAttention's, fewer, but round p to multiples of 1/256.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +23,20 @@
 
 namespace kernelmint::attention {
 
+// The arguments of a family that drops out.
+template <class Args>
+concept DropsOut = requires(const Args& args) { args.dropout_p; };
+
 // The factor of the probabilities that are kept.
 KERNELMINT_HOST_DEVICE KERNELMINT_ALWAYS_INLINE float keep_scale(float p) {
   return p < 1 ? 1 / (1 - p) : 0;
+}
+
+// The same of a call; 1 without dropout.
+template <class Args>
+KERNELMINT_HOST_DEVICE KERNELMINT_ALWAYS_INLINE float keep_scale_of(const Args& args) {
+  if constexpr (DropsOut<Args>) return keep_scale(args.dropout_p);
+  return 1;
 }
 
 // An element is kept if its 16 bits are not less.
@@ -67,6 +77,9 @@ KERNELMINT_HOST_DEVICE KERNELMINT_ALWAYS_INLINE void philox(Word (&counter)[4],
                                                             const std::uint32_t (&key)[2],
                                                             Multiply multiply) {
   std::uint32_t first = key[0], second = key[1];
+#if defined(__CUDACC__)
+#pragma unroll
+#endif
   for (int round = 0; round < 10; ++round) {
     Word high[2];
     const Word low[2] = {multiply(counter[0], 0xD2511F53u, high[0]),

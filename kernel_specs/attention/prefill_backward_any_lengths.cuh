@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "attention/dropout.h"
 #include "attention/prefill_backward_problem.h"
 #include "integers.h"
 
@@ -79,8 +80,18 @@ struct AnyLengths {
     return tile;
   }
 
+  // dK and dV of keys before the first sequence, by the thread block of its first keys.
+  __device__ static void clear_keys_before(const Problem& problem, const Tile& tile, int thread,
+                                           int threads) {
+    using Element = typename Config::dtype;
+    const auto& args = problem.args;
+    if (args.cu_seqlens_k.data == nullptr || tile.sequence != 0 || tile.key_block != 0) return;
+    clear_rows_before<Element>(args.dk, tile.key_row_, tile.kv_head, args.D, thread, threads);
+    clear_rows_before<Element>(args.dv, tile.key_row_, tile.kv_head, args.Dv, thread, threads);
+  }
+
   __device__ __forceinline__ static float scale(const Problem& problem) {
-    return problem.args.softmax_scale;
+    return problem.args.softmax_scale * attention::keep_scale_of(problem.args);
   }
   __device__ __forceinline__ static int columns(const Problem& problem) {
     return static_cast<int>(problem.args.D);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "attention/dropout.h"
 #include "integers.h"
 #include "tensor_view.h"
 
@@ -47,7 +48,8 @@ struct Problem : Call<Arguments>, TensorMaps {
 // A sequence's rows of a tensor. A packed one's blocks are counted from where the rows of all
 // sequences before would fill whole blocks, so that no sequence shares a block: its first block's
 // index is known without the lengths before it. The first sequence has the rows before it, and the
-// last one has those after it; they are not used.
+// last one has those after it; they are not used. With dropout the first one has not: its positions
+// are counted from its first row.
 struct Region {
   int entry, first_row, rows;  // within the tensor
   int begin, end;              // the used rows, counted from first_row
@@ -61,7 +63,7 @@ __device__ __forceinline__ int number(const ConstTensorView<1>& of, int i) {
   return *of.at<const std::int32_t>(i);
 }
 
-template <int kBlock>
+template <int kBlock, bool kStartsAtFirst>
 __device__ __forceinline__ Region find_region(const ConstTensorView<1>& cu_seqlens,
                                               const ConstTensorView<1>& used, int all_rows,
                                               int sequences, int sequence) {
@@ -71,11 +73,12 @@ __device__ __forceinline__ Region find_region(const ConstTensorView<1>& cu_seqle
     const int first = within(number(cu_seqlens, sequence), 0, all_rows);
     const int end = within(number(cu_seqlens, sequence + 1), first, all_rows);
     region.entry = 0;
-    region.first_row = sequence == 0 ? 0 : first;
+    region.first_row = sequence == 0 && !kStartsAtFirst ? 0 : first;
     region.rows = (sequence + 1 == sequences ? all_rows : end) - region.first_row;
     region.begin = first - region.first_row;
     region.end = end - region.first_row;
-    region.first_block = region.first_row / kBlock + sequence;
+    region.first_block =
+        (kStartsAtFirst && sequence == 0 ? 0 : region.first_row / kBlock) + sequence;
   }
   if (used.data != nullptr)
     region.end = region.begin + within(number(used, sequence), 0, region.end - region.begin);
@@ -104,17 +107,29 @@ inline std::int64_t most_blocks(bool is_packed, std::int64_t rows, std::int64_t 
 
 template <class Config, class Args>
 __device__ __forceinline__ Region queries_of(const Args& args, int sequences, int sequence) {
-  return find_region<Config::B_r>(args.cu_seqlens_q, args.seqused_q, static_cast<int>(args.Tq),
-                                  sequences, sequence);
+  return find_region<Config::B_r, attention::DropsOut<Args>>(
+      args.cu_seqlens_q, args.seqused_q, static_cast<int>(args.Tq), sequences, sequence);
 }
 
 template <class Config, class Args>
 __device__ __forceinline__ Region keys_of(const Args& args, int sequences, int sequence) {
-  Region region = find_region<Config::B_c>(args.cu_seqlens_k, args.seqused_k,
-                                           static_cast<int>(args.Tk), sequences, sequence);
+  Region region = find_region<Config::B_c, attention::DropsOut<Args>>(
+      args.cu_seqlens_k, args.seqused_k, static_cast<int>(args.Tk), sequences, sequence);
   if (args.leftpad_k.data != nullptr)
     region.begin += within(number(args.leftpad_k, sequence), 0, region.end - region.begin);
   return region;
+}
+
+// Gradients of rows before the first sequence, which no region has then, become zero: those of a
+// head, by `threads` threads.
+template <class Element>
+__device__ inline void clear_rows_before(const TensorView<4>& gradient, int first_row, int head,
+                                         std::int64_t columns, int thread, int threads) {
+  for (int row = 0; row < first_row; ++row)
+    for (std::int64_t column = thread; column < columns; column += threads)
+      gradient
+          .template as<Element>()[row * gradient.stride[1] + head * gradient.stride[2] + column] =
+          Element(0.f);
 }
 
 }  // namespace kernelmint::flash_prefill_backward

@@ -38,6 +38,15 @@ struct BlockOfQueries {
   __device__ bool exists() const { return block * Config::B_r < region.rows; }
 };
 
+// dQ of queries before the first sequence, by the thread block of its first queries.
+template <class Element, class Problem, class Block>
+__device__ inline void clear_queries_before(const Problem& problem, const Block& at) {
+  const auto& args = problem.args;
+  if (args.cu_seqlens_q.data == nullptr || at.sequence != 0 || at.block != 0) return;
+  clear_rows_before<Element>(args.dq, at.region.first_row, at.head, args.D,
+                             static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
+}
+
 // D, the sum of dO O, and the log-sum-exp as a power of two, of each query, and a dQ of zero if it
 // is not stored. A row without keys, and a row of no sequence, has an infinite log-sum-exp, so that
 // its probabilities are 0. As many neighbouring lanes share a row as it has 16 bytes, or the next
@@ -97,7 +106,10 @@ __device__ __forceinline__ void prepare_block(const Problem& problem) {
         log_sum = lse[(std::int64_t{at.region.first_row} + row) * args.lse.stride[2]];
         if (log_sum == -INFINITY) log_sum = INFINITY, sum = 0;
       }
+      // With dropout all is divided by 1 - p at the end.
       problem.deltas[first + place] = sum;
+      if constexpr (attention::DropsOut<typename Config::Args>)
+        problem.deltas[first + place] = sum * (1 - args.dropout_p);
       problem.log_sums[first + place] = log_sum * kLog2E;
       if (sink > -INFINITY && log_sum < INFINITY)
         of_sink += ptx::exp2((sink - log_sum) * kLog2E) * sum;

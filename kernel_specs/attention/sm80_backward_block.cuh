@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "attention/dropout.cuh"
 #include "attention/sm80_backward_copy.cuh"
 #include "attention/sm80_backward_query_gradients.cuh"
 #include "attention/sm80_backward_shared_memory.cuh"
@@ -31,6 +32,10 @@ struct Position {
 // True if steps have a trace.
 template <class Sequences>
 inline constexpr bool kTraces = requires { requires Sequences::kTraces; };
+
+// True if probabilities drop out.
+template <class Sequences>
+inline constexpr bool kDropsOut = requires { requires Sequences::kDropsOut; };
 
 // `Sequences` knows all that depends on lengths and masks.
 template <class Config, class Sequences>
@@ -90,7 +95,8 @@ class Backward {
     __syncthreads();
     store(problem_.args.dk, Sequences::columns(problem_), dk_, Sequences::scale(problem_),
           Shared::kKeys);
-    store(problem_.args.dv, Sequences::value_columns(problem_), dv_, 1, Shared::kValues);
+    store(problem_.args.dv, Sequences::value_columns(problem_), dv_,
+          attention::keep_scale_of(problem_.args), Shared::kValues);
   }
 
  private:
@@ -149,7 +155,13 @@ class Backward {
         if (has_next && Config::do_stages > 1) request_gradients(next, i + 1);
         ptx::mbarrier_wait(shared_ + Shared::kScoresRead, i & 1 ^ 1);
       }
-      unroll<kSlices>([&](int slice) { pack(scores, slice, probabilities[slice]); });
+      if constexpr (kDropsOut<Sequences>) {
+        Scores kept = scores;
+        drop_out(at, query, kept, products);
+        unroll<kSlices>([&](int slice) { pack(kept, slice, probabilities[slice]); });
+      } else {
+        unroll<kSlices>([&](int slice) { pack(scores, slice, probabilities[slice]); });
+      }
       if constexpr (kSharers > 1) share(probabilities);
       // dV of the warp's own queries, and dS beside it.
       multiply_slices(dv_, probabilities,
@@ -271,6 +283,26 @@ class Backward {
     return typename Sequences::template Change<Scores>(
         problem_, tile_, head_of(at), tile_.key_block * Config::B_c + first_key(warp()),
         block_of(at) * Config::B_r + first_query(warp()) + query);
+  }
+
+  // Probabilities that are dropped, and the gradients of those, become 0.
+  __device__ __forceinline__ void drop_out(const Position& at, int query, Scores& probabilities,
+                                           Scores& products) const {
+    const auto& args = problem_.args;
+    const auto head = attention::dropout_of(args, tile_.sequence, head_of(at));
+    unroll<kKeyTiles>([&](int tile) {
+      std::uint32_t dropped[1];
+      attention::find_dropped<kAtOnce / 2>(
+          head, attention::drop_threshold(args.dropout_p),
+          block_of(at) * Config::B_r + first_query(warp()) + query,
+          tile_.key_block * Config::B_c + first_key(warp()) + tile * 16 + Scores::first_row(lane()),
+          dropped);
+      unroll<kAtOnce / 2>([&](int e) {
+        if ((dropped[0] >> e & 1) == 0) return;
+        probabilities.accumulator(tile, e / 4)[e % 4] = 0;
+        products.accumulator(tile, e / 4)[e % 4] = 0;
+      });
+    });
   }
 
   // The distance from the last key that the lane's first query sees, from its own `query` on, to

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 
+#include "attention/dropout.cuh"
 #include "attention/hidden_values.cuh"
 #include "attention/pages.cuh"
 #include "attention/prefill_scores.cuh"
@@ -134,7 +135,7 @@ class Prefill {
         warp_row_(threadIdx.x / 32 * 16),
         lane_row_(warp_row_ + Output::first_row(threadIdx.x % 32)),
         lane_column_(Output::first_column(threadIdx.x % 32)),
-        first_key_(tile.first_seen(tile.first_query)),
+        first_key_(first_key(tile)),
         end_(tile.seen_behind(min(tile.first_query + Config::B_r, tile.queries) - 1)),
         changes_scores_(changes_scores(args)),
         shared_(shared),
@@ -170,6 +171,13 @@ class Prefill {
   }
 
  private:
+  static constexpr bool kDropsOut = DropsOut<Args>;
+
+  // Random numbers are drawn for 16 keys.
+  __device__ __forceinline__ static int first_key(const Tile<Config>& tile) {
+    const int first = tile.first_seen(tile.first_query);
+    return kDropsOut ? first / 16 * 16 : first;
+  }
   __device__ __forceinline__ int kv_head() const {
     return head_ / static_cast<int>(args_.H / args_.Hk);
   }
@@ -195,7 +203,7 @@ class Prefill {
     if (key > first_key_) keys_.request(key - Config::B_c, end_);
     softmax_.template update_maximum<false>(scores, output_);
     if constexpr (kMasked) take_out_hidden_values(key);
-    multiply_probabilities_values(scores);
+    multiply_probabilities_values(scores, key);
   }
 
   // All requested tiles are there, and all warps have ended their work before them.
@@ -215,7 +223,8 @@ class Prefill {
     });
   }
 
-  __device__ __forceinline__ void multiply_probabilities_values(Scores& scores) {
+  __device__ __forceinline__ void multiply_probabilities_values(Scores& scores,
+                                                                [[maybe_unused]] int key) {
     const auto value_source = value_addresses_.parts();
     ValueStream values;
     values.start(value_source);
@@ -223,6 +232,10 @@ class Prefill {
       values.advance(i, value_source, output_(0, 0));
       Slice<1> probabilities;
       softmax_.exponentiate(scores, 0, i);
+      if constexpr (kDropsOut)
+        drop_out<16>(dropout_of(args_, tile_.sequence, head_), drop_threshold(args_.dropout_p),
+                     query(0), key + 16 * i,
+                     [&](int row, int column) { scores(row, 4 * i + column) = 0; });
       scores.template pack_operand<Element>(0, i, probabilities.tiles[0]);
       multiply_add<Element>(output_, probabilities, values[i]);
     });
@@ -316,7 +329,8 @@ class Prefill {
   // see no key, and rows after the sequence's, are zero.
   __device__ __forceinline__ void store_output() {
     unroll<Output::kLaneRows>([&](int row) {
-      const float factor = query(row) < tile_.queries ? softmax_.normalizer(row) : 0;
+      float factor = query(row) < tile_.queries ? softmax_.normalizer(row) : 0;
+      if constexpr (kDropsOut) factor *= keep_scale(args_.dropout_p);
       output_.for_each(row, [&](float& value) { value = factor == 0 ? 0 : value * factor; });
       unroll<Output::kColumnGroups>([&](int chunk) {
         ptx::store_shared(shared_ + kTileQ +

@@ -43,6 +43,8 @@ __global__ void __launch_bounds__(Config::threads)
   ptx::wait_for_kernel_ahead();
   const auto& args = problem.args;
   const BlockOfQueries<Config, Problem<typename Config::Args>> at(problem);
+  if constexpr (attention::DropsOut<typename Config::Args>)
+    clear_queries_before<Element>(problem, at);
   if (!at.exists()) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   typename Tile::Values values;
@@ -52,7 +54,8 @@ __global__ void __launch_bounds__(Config::threads)
         values,
         problem.dq + std::int64_t{at.index} * (Config::B_r * Config::d_head) + warp * Tile::kFloats,
         lane, [](float (&quad)[4], const float* from) { ptx::load_quad(quad, from); });
-  values.for_each([&](float& value) { value *= args.softmax_scale; });
+  values.for_each(
+      [&](float& value) { value *= args.softmax_scale * attention::keep_scale_of(args); });
   const std::uint32_t tile = ptx::shared_address(shared_memory);
   store_rounded<Element, Layout>(tile, Tile::first_query(warp), Tile::first_column(warp), values);
   __syncthreads();

@@ -36,11 +36,13 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   static constexpr int kTileBytes = sizeof(flash_prefill_backward::Tile);
   static constexpr bool kChangesScores = kChanges;
   static constexpr bool kSeesFirstKeys = false;
+  static constexpr bool kDropsOut = attention::DropsOut<typename Config::Args>;
 
   // By all threads, before they ask for the tile.
   __device__ __forceinline__ static void find_tile(const Problem& problem) {
     if (threadIdx.x / 32 == 0) {
       const flash_prefill_backward::Tile tile = Base::tile_of(problem);
+      if constexpr (kDropsOut) Base::clear_keys_before(problem, tile, threadIdx.x, 32);
       if (threadIdx.x == 0) shared_tile() = tile;
     }
     __syncthreads();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "attention/dropout.h"
 #include "attention/sm90a_backward_scores.cuh"
 #include "attention/sm90a_backward_shared_memory.cuh"
 #include "integers.h"
@@ -31,8 +32,9 @@ class Consumer {
   static constexpr int kSlices = Config::B_r / 16;        // products of dV, or of dK
   static constexpr int kColumns = Config::d_head / 2;     // registers of dV, or of dK
   static constexpr int kPart = Shared::kPartQueries / 2;  // columns of a part of dQ
-  // True if the values of a step's queries are read before they are needed: registers are few.
-  static constexpr bool kEarly = Config::B_r <= 80;
+  // True if the values of a step's queries are read before they are needed: registers are few, and
+  // with dropout fewer.
+  static constexpr bool kEarly = Config::B_r <= 80 && !Sequences::kDropsOut;
   // True if a part of dQ is half of the queries, with all columns.
   static constexpr bool kHalves = Shared::kPartQueries < Config::B_r;
   using Fragments = std::uint32_t[kSlices][4];
@@ -62,7 +64,8 @@ class Consumer {
     }
     keys_.for_each_step(problem_, tile, steps,
                         [&](auto masked, int i, int block) { step<masked()>(i, block); });
-    store(problem_.args.dv, dv_, 1, Sequences::value_columns(problem_));
+    store(problem_.args.dv, dv_, attention::keep_scale_of(problem_.args),
+          Sequences::value_columns(problem_));
     store(problem_.args.dk, dk_, Sequences::scale(problem_), Sequences::columns(problem_));
   }
 
@@ -88,6 +91,9 @@ class Consumer {
     if constexpr (kEarly) unroll<Config::B_r / 8>([&](int c) { sums[c] = row_pair(log_sums, c); });
     ptx::mbarrier_wait(gradients_full, gradients_parity);
     request_scores(products_, shared_.values(), gradients);
+    [[maybe_unused]] std::uint32_t dropped[ceil_div(kScores, 32)];
+    if constexpr (Sequences::kDropsOut)
+      keys_.find_dropped(problem_, Sequences::tile_again(problem_, shared_), i, block, dropped);
     ptx::wgmma_wait_group<1>();
     ptx::pin(scores_);
     trace.scores(scores_);
@@ -118,10 +124,16 @@ class Consumer {
         if constexpr (!kEarly) delta[c] = row_pair(deltas, c);
         unroll<4>([&](int e) {
           float& product = products_[4 * c + e];
-          product = scores_[4 * c + e] * (product - (e % 2 == 0 ? delta[c].x : delta[c].y));
+          const float probability = scores_[4 * c + e], sum = e % 2 == 0 ? delta[c].x : delta[c].y;
+          if constexpr (Sequences::kDropsOut) {
+            if (dropped[(4 * c + e) / 32] >> (4 * c + e) % 32 & 1) scores_[4 * c + e] = 0;
+            product = scores_[4 * c + e] * product - probability * sum;
+          } else {
+            product = probability * (product - sum);
+          }
           if constexpr (Sequences::kChangesScores) {
-            const float2 sum = row_pair(log_sums, c);
-            product *= change.slope(scores_[4 * c + e], e % 2 == 0 ? sum.x : sum.y, 4 * c + e);
+            const float2 log_sum = row_pair(log_sums, c);
+            product *= change.slope(probability, e % 2 == 0 ? log_sum.x : log_sum.y, 4 * c + e);
           }
         });
       });

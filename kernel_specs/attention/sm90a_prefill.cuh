@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <numeric>
 
+#include "attention/dropout.cuh"
 #include "attention/prefill_scores.cuh"
 #include "attention/sm90a_prefill_epilogue.cuh"
 #include "attention/sm90a_prefill_producer.cuh"
@@ -66,6 +67,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
 
   // True if the tile after this one waits for this tile's buffer of Q. Otherwise the buffer is
   // given back after the walk.
+  static constexpr bool kDropsOut = DropsOut<Args>;
   static constexpr bool kReleasesInStep = !Config::q_in_registers && Config::q_buffers == 1;
 
  public:
@@ -146,6 +148,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     DeferredFactors<2> factors;
     const bool rescaled = softmax_.template update_maximum<false>(scores_, factors);
     exponentiate();
+    if constexpr (kDropsOut) drop(tile, block);
     ptx::wgmma_wait_group<0>();
     complete_output(tile, block + 1);
     pack_probabilities();
@@ -224,6 +227,7 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     softmax_.restart();
     softmax_.template update_maximum<true>(scores_, output_);
     exponentiate();
+    if constexpr (kDropsOut) drop(tile, block);
   }
 
   __device__ __forceinline__ void take(Walk& walk) {
@@ -284,6 +288,15 @@ class Consumer : Warpgroup<Config, SharedMemory<Config>, Context<Config>> {
     change_scores(scores_, context_.args, tile.sequence, tile.head, [&](int row) {
       return query_of(tile, row) + tile.end - tile.queries - first_key;
     });
+  }
+
+  // Probabilities that are dropped become 0, once they are in the sums.
+  __device__ __forceinline__ void drop(const Walk& walk, int block) {
+    const Announced tile = load_tile<0, 2>(walk.slot);
+    drop_out<Config::B_c>(dropout_of(context_.args, tile.sequence, tile.head),
+                          drop_threshold(context_.args.dropout_p), query_of(tile, 0),
+                          block * Config::B_c,
+                          [&](int row, int column) { scores_(row, column) = 0; });
   }
 
   // Scores of keys that a row does not see become -inf.

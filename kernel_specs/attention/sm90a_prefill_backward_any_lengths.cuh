@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attention/dropout.cuh"
 #include "attention/prefill_backward_any_lengths.cuh"
 #include "attention/sm90a_backward_producer.cuh"
 #include "attention/sm90a_backward_scores.cuh"
@@ -42,12 +43,14 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   static constexpr bool kChangesScores = kChanges;
   static constexpr bool kOneCounter = false;
   static constexpr bool kCleans = true;
+  static constexpr bool kDropsOut = attention::DropsOut<typename Config::Args>;
 
   __device__ __forceinline__ static NoTrace trace(const Problem&, int, int) { return {}; }
 
   __device__ static void find_tile(const Problem& problem, const Shared& shared) {
     if (threadIdx.x / 32 != 2) return;
     const Tile tile = Base::tile_of(problem);
+    if constexpr (kDropsOut) Base::clear_keys_before(problem, tile, threadIdx.x % 32, 32);
     if (threadIdx.x % 32 == 0)
       unroll<4>([&](int i) {
         ptx::store_shared(shared.tile() + 16 * i, reinterpret_cast<const uint4*>(&tile)[i]);
@@ -174,6 +177,20 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
           return static_cast<unsigned>((row == 0 ? low : high) + column) > seen;
         };
       }
+    }
+
+    // A bit for each of a step's scores that is dropped, as `Lane` counts them. Registers are few:
+    // the tile is read again.
+    template <int kWords>
+    __device__ __forceinline__ void find_dropped(const Problem& problem, const Tile& tile, int step,
+                                                 int block,
+                                                 std::uint32_t (&dropped)[kWords]) const {
+      const int head = tile.kv_head * problem.group +
+                       (problem.heads_first ? step / tile.blocks : step % problem.group);
+      attention::find_dropped<Config::B_r / 2>(
+          attention::dropout_of(problem.args, tile.sequence, head),
+          attention::drop_threshold(problem.args.dropout_p), block * Config::B_r,
+          tile.key_block * Config::B_c + warpgroup_ * 64 + Lane::first_key(), dropped);
     }
 
     // Scores of a step, made of products.

@@ -23,6 +23,8 @@ __global__ void __launch_bounds__(128 * Config::n_warpgroups)
   ptx::wait_for_kernel_ahead();
   const auto& dq = problem.args.dq;
   const BlockOfQueries<Config, sm90a::Problem<typename Config::Args>> at(problem);
+  if constexpr (attention::DropsOut<typename Config::Args>)
+    clear_queries_before<Element>(problem, at);
   if (!at.exists()) return;
   const std::int64_t row = std::int64_t{at.region.first_row} + at.block * Config::B_r;
   attention_backward::sm90a::finish_block<Config, true>(
@@ -30,7 +32,7 @@ __global__ void __launch_bounds__(128 * Config::n_warpgroups)
       dq.template as<Element>() + at.region.entry * dq.stride[0] + row * dq.stride[1] +
           at.head * dq.stride[2],
       dq.stride[1], at.region.rows - at.block * Config::B_r, static_cast<int>(problem.args.D),
-      problem.args.softmax_scale);
+      problem.args.softmax_scale * attention::keep_scale_of(problem.args));
 }
 
 template <class Config>

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "attention/dropout.cuh"
 #include "attention/hidden_values.cuh"
 #include "attention/pages.cuh"
 #include "attention/prefill_scores.cuh"
@@ -46,13 +47,19 @@ class Remake {
 #pragma unroll 1
     for (int first = seen_.first(query); first < behind; first += 32) {
       const float score = first + lane_ < behind ? score_of(q, query, first + lane_) : -kInfinity;
-      add_keys<Element>(maximum, sum, output, score, fmaxf(maximum, warp_max(score)), kLog2E, first,
-                        behind, [&](int key, const auto& add) {
-                          const Element* v = row_of(args_.v, key);
-                          unroll<kLaneColumns>([&](int i) {
-                            if (lane_ + 32 * i < args_.Dv) add(i, v[lane_ + 32 * i]);
-                          });
-                        });
+      add_keys<Element>(
+          maximum, sum, output, score, fmaxf(maximum, warp_max(score)), kLog2E, first, behind,
+          [&](int key, const auto& add) {
+            const Element* v = row_of(args_.v, key);
+            const float share = share_of(query, key);
+            unroll<kLaneColumns>([&](int i) {
+              if (lane_ + 32 * i >= args_.Dv) return;
+              if constexpr (DropsOut<Args>)
+                add(i, static_cast<Element>(share * static_cast<float>(v[lane_ + 32 * i])));
+              else
+                add(i, v[lane_ + 32 * i]);
+            });
+          });
     }
     for (int distance = 1; distance < 32; distance *= 2) sum += __shfl_xor_sync(~0u, sum, distance);
     if (args_.s_aux.data != nullptr) {
@@ -62,12 +69,22 @@ class Remake {
       sum = sum * rescale + ptx::exp2((sink - greatest) * kLog2E);
       unroll<kLaneColumns>([&](int i) { output[i] *= rescale; });
     }
-    const float normalizer = sum == 0 ? 0.f : __frcp_rn(sum);
+    float normalizer = sum == 0 ? 0.f : __frcp_rn(sum);
+    if constexpr (DropsOut<Args>) normalizer *= keep_scale(args_.dropout_p);
     Element* o = args_.o.template at<Element>(tile_.entry, tile_.first_row + query, tile_.head);
     unroll<kLaneColumns>([&](int i) {
       if (lane_ + 32 * i < args_.Dv)
         o[lane_ + 32 * i] = static_cast<Element>(sum == 0 ? 0.f : output[i] * normalizer);
     });
+  }
+
+  // 0 if a key's probability is dropped.
+  __device__ float share_of(int query, int key) const {
+    if constexpr (DropsOut<Args>) {
+      const DropoutHead head = dropout_of(args_, tile_.sequence, tile_.head);
+      if (!is_kept(head, drop_threshold(args_.dropout_p), query, key)) return 0;
+    }
+    return 1;
   }
 
   __device__ static float warp_max(float x) {
@@ -169,7 +186,10 @@ class Epilogue {
     // flash_forward's factor: OnlineSoftmax's normalizer has branches for extreme sums.
     const auto factor_of = [&](int row) {
       const float sum = softmax.row(row).sum;
-      return sum == 0 || query_of(tile, row) >= tile.queries ? 0.f : ptx::reciprocal(sum);
+      const float factor =
+          sum == 0 || query_of(tile, row) >= tile.queries ? 0.f : ptx::reciprocal(sum);
+      if constexpr (DropsOut<Args>) return factor * keep_scale(args_.dropout_p);
+      return factor;
     };
     const float factors[] = {factor_of(0), factor_of(1)};
     if (__any_sync(~0u, factors[0] == 0 || factors[1] == 0))

@@ -38,8 +38,12 @@ _C_TYPES = {"float": ctypes.c_float, "double": ctypes.c_double, "bool": ctypes.c
 # Of C++, so that shared memory has the name and the namespace that a kernel gives it.
 _SOURCE = """\
 #define MEMORY extern unsigned char shared_memory[] __asm__("emulated_shared_memory")
-namespace kernelmint::{family} {{ MEMORY; }}
-namespace kernelmint::{family}::{target} {{ MEMORY; }}
+#define MEMORY_OF(family) namespace family {{ MEMORY; namespace {target} {{ MEMORY; }} }}
+namespace kernelmint {{
+MEMORY_OF({family})
+MEMORY_OF(flash_prefill)  // flash_dropout's kernels are those
+MEMORY_OF(flash_prefill_backward)
+}}
 #include "{family}/{shard}"
 
 const char* emulator_launch(

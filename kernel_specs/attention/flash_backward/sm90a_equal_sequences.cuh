@@ -29,6 +29,7 @@ struct EqualSequences {
 
   static constexpr bool kChangesScores = false;  // scores are products times a factor
   static constexpr bool kOneCounter = !Config::deterministic;
+  static constexpr bool kDropsOut = false;
   static constexpr bool kCleans = false;  // rows beside a sequence may be multiplied
 
   // The tile of the thread block. find_tile is called once before, by a whole warp.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import Any
 
 import pytest
@@ -11,12 +12,15 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import runtime
+from kernel_specs.attention import families
 from kernel_specs.attention.reference import kept, philox, prefill, prefill_backward
+from tests.emulated import kernels as emulated
+from tests.kernels.lengths import EMULATED, Inputs, keys_of
 
 # Rounding of operands and results; sums of f32 are some ulp off.
 ROUNDINGS = {torch.float32: 2e-6, torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11}
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-KERNELS = [info.key for info in runtime.kernels("flash_dropout", "cpu") if info.built]
+HERE, ON_GPU = keys_of("flash_dropout", "*.sm90a.bf16-d128-*", "*.sm80.bf16-d64-*")
+KERNELS = [*HERE, *ON_GPU]
 SEEDS = [(0, 0), (-1, -3), (2**62 + 12345, 2**32 - 2)]
 
 
@@ -80,13 +84,15 @@ def test_all_or_nothing_is_kept() -> None:
     assert not mask(1.0).any()
 
 
+GRADIENTS = ("dq", "dk", "dv", "ds_aux")
 # Lengths of queries and keys around the units' and tiles' ends, and what else there may be.
 CASES: list[dict[str, Any]] = [
     {"rows": (2, 70), "keys": (2, 130), "heads": (4, 2)},
     {"rows": (2, 3), "keys": (2, 200), "heads": (8, 2), "window_right": 0},
     {"rows": (2, 257), "keys": (2, 129), "heads": (2, 1), "window_left": 20, "window_right": 5},
-    {"rows": (2, 70), "keys": (2, 130), "leftpad_k": ints(3, 17), "softcap": 2.0, "slopes": True},
-    {"rows": (1, 100), "keys": (1, 143), "cu_seqlens_q": ints(0, 60, 60, 61, 90), "sinks": True,
+    {"rows": (2, 70), "keys": (2, 130), "leftpad_k": ints(3, 17), "softcap": 2.0, "slopes": True,
+     "widths": (96, 72)},
+    {"rows": (1, 100), "keys": (1, 143), "cu_seqlens_q": ints(5, 60, 60, 61, 90), "sinks": True,
      "cu_seqlens_k": ints(3, 33, 43, 43, 140), "seqused_k": ints(29, 10, 0, 80),
      "widths": (40, 24)},
 ]  # fmt: skip
@@ -109,29 +115,80 @@ def made(case: dict[str, Any], dtype: torch.dtype, d_head: int) -> tuple[list[Te
     return [torch.randn(shape).to(dtype) for shape in shapes], case
 
 
+def unwritten(like: Tensor) -> Tensor:
+    return torch.full_like(like, torch.nan)
+
+
 def close(name: str, ours: Tensor, true: Tensor) -> None:
     assert (ours - true).norm() <= ROUNDINGS[ours.dtype] * true.norm() + 1e-6, name
+
+
+def gradients_of(forward: Inputs, width: int) -> list[Any]:
+    """Returns the kernels of a kernel's gradients: of an emulated kernel one, on a GPU those for
+    fewer columns as well."""
+    of_forward, is_emulated = forward.info.parameters, isinstance(forward.kernel, emulated.Kernel)
+    where = f"dtype == {of_forward['dtype']} and d_head <= {of_forward['d_head']}"
+    where += f" and d_head >= {of_forward['d_head'] if is_emulated else width}"
+    infos = runtime.kernels("flash_dropout_backward", forward.info.target, where)
+    if is_emulated:
+        return [emulated.Kernel(infos[0].key)]
+    return [runtime.kernel(info.key) for info in infos if info.built]
 
 
 @pytest.mark.parametrize("key", KERNELS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_kernels_drop_what_the_oracle_drops(key: str, case: dict[str, Any]) -> None:
-    parameters = runtime.kernel(key).info.parameters
-    (dout, q, k, v), options = made(case, DTYPES[parameters["dtype"]], parameters["d_head"])
-    backward = runtime.kernel(key.replace("flash_dropout", "flash_dropout_backward"))
-    for seed, p in zip(SEEDS, (0.1, 0.5, 0.97), strict=True):
-        rng = torch.tensor(seed)
+    draws = list(zip(SEEDS, (0.1, 0.5, 0.97), strict=True))
+    check(key, case, draws[1:2] if key.startswith(EMULATED) else draws)
+
+
+def check(key: str, case: dict[str, Any], draws: list[tuple[tuple[int, int], float]]) -> None:
+    """Holds a kernel and its gradients' to the oracle, twice: the output has the same bits, and so
+    have gradients of kernels that say so."""
+    forward = Inputs(key)
+    device = forward.device
+    (dout, q, k, v), options = made(case, forward.dtype, forward.info.parameters["d_head"])
+    dout, q, k, v = (t.to(device) for t in (dout, q, k, v))
+    options = {n: o.to(device) if isinstance(o, Tensor) else o for n, o in options.items()}
+    for seed, p in draws:
+        rng = torch.tensor(seed, device=device)
         options |= {"dropout_p": p}
-        o, lse = runtime.kernel(key)(q, k, v, rng, **options, return_lse=True)
+        results = []
+        for _ in range(2):
+            lse = torch.full((len(q), *q.shape[2:0:-1]), torch.nan, device=device)
+            results.append((unwritten(dout), lse))
+            forward.kernel(q, k, v, rng, **options, return_lse=True, out=results[-1])
+        o, lse = results[0]
+        assert torch.equal(o, results[1][0])
         true_o, true_lse = prefill(q, k, v, rng, **options)
         close("o", o, true_o)
         torch.testing.assert_close(lse.double(), true_lse, rtol=1e-5, atol=1e-5)
         inputs = dout, q, k, v, o, lse, rng
-        found = backward(*inputs, **options, return_ds_aux=True)
-        for name, ours, true in zip(
-            ("dq", "dk", "dv", "ds_aux"), found, prefill_backward(*inputs, **options), strict=True
-        ):
-            close(name, ours, true)
+        expected = prefill_backward(*inputs, **options)
+        asks = {"return_ds_aux": True} if "s_aux" in options else {}
+        sinks = [options["s_aux"]] if asks else []
+        for backward in gradients_of(forward, max(q.shape[3], v.shape[3])):
+            found = [tuple(map(unwritten, (q, k, v, *sinks))) for _ in range(2)]
+            for out in found:
+                backward(*inputs, **options, **asks, out=out)
+            for name, ours, true in zip(GRADIENTS, found[0], expected, strict=False):
+                close(f"{backward.info.key}: {name}", ours, true)
+            if backward.info.parameters["deterministic"]:
+                assert all(map(torch.equal, *found)), backward.info.key
+
+
+@pytest.mark.parametrize("key", ON_GPU)
+@pytest.mark.parametrize("causal", [False, True])
+def test_lengths_around_the_boundaries_of_blocks(key: str, causal: bool) -> None:
+    lengths = [1, 15, 63, 64, 65, 80, 113, 127, 128, 129, 225]
+    each = list(itertools.product(lengths, lengths))
+    of_q, of_k = ([0, *itertools.accumulate(n)] for n in zip(*each, strict=True))
+    case = {
+        "rows": (1, of_q[-1]), "keys": (1, of_k[-1]), "heads": (2, 1),
+        "cu_seqlens_q": ints(*of_q), "cu_seqlens_k": ints(*of_k),
+        "window_right": 0 if causal else -1,
+    }  # fmt: skip
+    check(key, case, [(SEEDS[2], 0.2)])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -236,7 +293,61 @@ class TestFunctions:
                     function(*self.inputs, dropout_p=value)
 
     @pytest.mark.gpu
+    @pytest.mark.skipif(families.DROPS_OUT_ON_GPUS, reason="no GPU is refused")
     def test_gpus_are_refused_by_name(self) -> None:
         inputs = [t.detach().to("cuda", torch.bfloat16) for t in self.inputs]
         with pytest.raises(runtime.InvalidArgument, match=r"dropout_p: got 0\.1, expected 0 on cu"):
             runtime.attention(*inputs, dropout_p=0.1)
+
+
+@pytest.mark.gpu
+class TestFunctionsOnGPUs:
+    """The functions of the group, whether or not they refuse GPUs by default."""
+
+    @pytest.fixture(autouse=True)
+    def _inputs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(families, "DROPS_OUT_ON_GPUS", True)
+        shapes = ((2, 200, 4, 64), (2, 300, 2, 64), (2, 300, 2, 64), (2, 200, 4, 64))
+        *leaves, self.dout = (torch.randn(s, device="cuda").bfloat16() for s in shapes)
+        self.inputs = [t.requires_grad_() for t in leaves]
+
+    def results(self) -> list[Tensor]:
+        o = runtime.attention(*self.inputs, causal=True, dropout_p=0.2)
+        return [o.detach(), *torch.autograd.grad(o, self.inputs, self.dout)]
+
+    def expected(self, seed: int) -> list[Tensor]:
+        torch.manual_seed(seed)
+        rng = torch.randint(0, 2**63 - 1, (2,), device="cuda")
+        inputs = [t.detach() for t in self.inputs]
+        options: dict[str, Any] = {"dropout_p": 0.2, "window_right": 0}
+        o, lse = prefill(*inputs, rng, **options)
+        of_inputs = prefill_backward(self.dout, *inputs, o.bfloat16(), lse.float(), rng, **options)
+        return [o, *of_inputs[:3]]
+
+    def test_the_seed_is_pytorchs(self) -> None:
+        expected = self.expected(1)
+        torch.manual_seed(1)
+        for name, ours, true in zip(("o", *GRADIENTS), self.results(), expected, strict=False):
+            close(name, ours, true)
+
+    def test_each_replay_of_a_graph_draws_another_mask(self) -> None:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self.results()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            results = self.results()
+        outputs = []
+        for seed in (3, 3, 4):
+            expected = self.expected(seed)
+            torch.manual_seed(seed)
+            graph.replay()
+            for name, ours, true in zip(("o", *GRADIENTS), results, expected, strict=False):
+                close(name, ours, true)
+            outputs.append(results[0].clone())
+        graph.replay()  # goes on with the generator's state
+        assert torch.equal(outputs[0], outputs[1])
+        assert not torch.equal(outputs[0], outputs[2])
+        assert not torch.equal(outputs[2], results[0])
