@@ -90,7 +90,7 @@ __device__ __forceinline__ void finish_block(const float* sums, int index, bool 
   constexpr int kChunks = kQueries / 8, kPairs = (kChunks + 1) / 2;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, part = threadIdx.x / 128;
   const int threads = part == 0 ? 128 : kLastPartThreads<Config>;
-  if (Config::dense_dq && warp * 32 >= threads) return;
+  if (Config::d_head == 96 && warp * 32 >= threads) return;
   const float4* const from = reinterpret_cast<const float4*>(sums) +
                              (std::int64_t{index} * 2 + part) * (kQueries * 16) + warp * 32 + lane;
   float4 values[2 * kPairs];

@@ -60,7 +60,7 @@ class Producer {
     ptx::mbarrier_arrive_expecting(full, Shared::kKeysBytes);
     for (int panel = 0; panel < Config::padded_head / kColumns; ++panel)
       ptx::tma_load_4d(destination + panel * (Config::B_c * kColumns * 2), tensor.map, full,
-                       cache_policy<!Config::unkept && !Config::keeps_dq>(), panel * kColumns,
+                       cache_policy<kConsumersAdd<Config>>(), panel * kColumns,
                        Sequences::key_row(tile), tile.kv_head * tensor.head_step,
                        Sequences::key_entry(tile) * tensor.batch_step);
   }
@@ -74,7 +74,7 @@ class Producer {
     ptx::mbarrier_arrive_expecting(full, Shared::kQueriesBytes + Shared::kRowsBytes);
     for (int panel = 0; panel < Config::padded_head / 64; ++panel)
       ptx::tma_load_4d(shared_.template data<Ring>(stage) + panel * Shared::kQueryPanelBytes,
-                       tensor.map, full, cache_policy<!Config::unkept>(), panel * 64,
+                       tensor.map, full, cache_policy<true>(), panel * 64,
                        Sequences::query_row(tile, block_), head_ * tensor.head_step,
                        Sequences::query_entry(tile) * tensor.batch_step);
     const int index = Sequences::block_index(problem_, tile, head_, block_);
@@ -163,21 +163,16 @@ class QueryGradientWriter {
     float* const to = to_ + part * (Shared::kPartBytes / 4);
     const std::uint32_t from = shared_.query_gradients(part);
     const int bytes = part == 0 ? Shared::kPartBytes : Shared::kLastPartBytes;
+    const std::uint64_t keeping = ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>();
     if (turn_.stores) {
-      if constexpr (Config::keeps_dq)
-        ptx::bulk_store(to, from, bytes, ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>());
-      else
-        ptx::bulk_store(to, from, bytes);
+      ptx::bulk_store(to, from, bytes, keeping);
     } else {
       if (seen_ < turn_.least) {
         while ((seen_ = ptx::load_acquire(turn_.counter)) < turn_.least) {
         }
         ptx::fence_async_global();
       }
-      if constexpr (Config::keeps_dq)
-        ptx::bulk_add(to, from, bytes, ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>());
-      else
-        ptx::bulk_add(to, from, bytes);
+      ptx::bulk_add(to, from, bytes, keeping);
     }
     ptx::bulk_commit_group();
   }

@@ -43,7 +43,7 @@ inline constexpr int kPartQueries = Config::B_r * Config::padded_head / 128;
 
 // The threads of the second warpgroup whose rows of its part of dQ are columns that leave.
 template <class Config>
-inline constexpr int kLastPartThreads = Config::dense_dq ? (Config::d_head - 64) * 2 : 128;
+inline constexpr int kLastPartThreads = Config::d_head == 96 ? 64 : 128;
 
 // The rings of blocks of queries in shared memory, and their barriers.
 class Rings {

@@ -354,21 +354,15 @@ inline void bulk_load(std::uint32_t destination, const void* source, int bytes,
     settle(at);
   });
 }
-inline void bulk_store(float* destination, std::uint32_t source, int bytes) {
+inline void bulk_store(float* destination, std::uint32_t source, int bytes, std::uint64_t) {
   emulator::current->bulk_copies.open.push_back([=] {
     for (int i = 0; i < bytes / 4; ++i) destination[i] = load_shared<float>(source + 4 * i);
   });
 }
-inline void bulk_add(float* destination, std::uint32_t source, int bytes) {
+inline void bulk_add(float* destination, std::uint32_t source, int bytes, std::uint64_t) {
   emulator::current->bulk_copies.open.push_back([=] {
     for (int i = 0; i < bytes / 4; ++i) destination[i] += load_shared<float>(source + 4 * i);
   });
-}
-inline void bulk_store(float* destination, std::uint32_t source, int bytes, std::uint64_t) {
-  bulk_store(destination, source, bytes);
-}
-inline void bulk_add(float* destination, std::uint32_t source, int bytes, std::uint64_t) {
-  bulk_add(destination, source, bytes);
 }
 template <int kPending>
 void bulk_wait_group() {

@@ -36,10 +36,8 @@ HERE, ON_GPU = keys_of(
     "*.sm80.fp16-d64-causal-det*", "*.sm80.bf16-d96-causal-r*", "*.sm80.fp16-d128-det*",
     "*.sm80.bf16-d128-causal-r*",
 )  # fmt: skip
-# Of other sets: what no default kernel does.
-VARIANTS = [EMULATED + f"flash_backward.sm90a.bf16-{variant}" for variant in (
-    "d192-causal-r64-c96-q2-s1-v0-keys", "d96-causal-r80-c128-q2-s2-v4-dense-kq-is",
-)]  # fmt: skip
+# Of another set: what no default kernel does.
+VARIANTS = [EMULATED + "flash_backward.sm90a.bf16-d64-causal-r128-c128-q2-s2-v8-is"]
 ON_CPU = [key for key in HERE if not key.startswith(EMULATED)]
 PLAIN = [key for key in ON_CPU if "-det-" not in key]  # the same code as the deterministic
 HERE = [key for key in HERE if key.startswith(EMULATED)]

@@ -35,8 +35,8 @@ TWINS = {info.key: info for info in runtime.build("flash_backward", set_name="tr
 EMULATED = {
     "sm80": "flash_backward.sm80.bf16-d64-causal-r64-c128-trace-w4-k1-n32-m2-q2-s2-x2",
     "sm90a": "flash_backward.sm90a.bf16-d64-r128-c128-trace-q2-s2-v8",
-    "sm90a, wide": "flash_backward.sm90a.bf16-d192-causal-r64-c96-trace-q2-s2-v0",
-    "sm90a, by keys": "flash_backward.sm90a.bf16-d192-det-r64-c96-trace-q2-s1-v0-keys",
+    "sm90a, wide": "flash_backward.sm90a.bf16-d256-causal-r64-c80-trace-q2-s1-v0",
+    "sm90a, by keys": "flash_backward.sm90a.bf16-d192-det-r64-c96-trace-q2-s1-v0",
 }
 # Prints the last line of `kernelmint debug` for each kernel, the n-th with the n-th fault.
 DEBUG = """

@@ -25,8 +25,6 @@ HERE, ON_GPU = keys_of(
 )  # fmt: skip
 ON_CPU = [key for key in HERE if not key.startswith(EMULATED)]
 HERE = [key for key in HERE if key.startswith(EMULATED)]
-if HERE:  # and one of another set, whose warpgroups have keys
-    HERE.append(EMULATED + "flash_prefill_backward.sm90a.bf16-d192-det-r64-c96-q2-s1-v0-keys")
 KERNELS = [*ON_CPU, *ON_GPU]
 ROUNDINGS = {torch.bfloat16: 2 * 2**-8, torch.float16: 2 * 2**-11, torch.float32: 2e-6}
 

@@ -17,20 +17,8 @@ __device__ __forceinline__ void bulk_load(std::uint32_t destination, const void*
 }
 
 // Writes `source` in shared memory, or adds it float by float, as part of the thread's current bulk
-// group. What other threads stored there must have passed fence_async_shared().
-__device__ __forceinline__ void bulk_store(float* destination, std::uint32_t source, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(destination),
-               "r"(source), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void bulk_add(float* destination, std::uint32_t source, int bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
-                   destination),
-               "r"(source), "r"(bytes)
-               : "memory");
-}
-
-// The same with a treatment of the lines in L2.
+// group; `policy` is what L2 does with the lines. What other threads stored there must have passed
+// fence_async_shared().
 __device__ __forceinline__ void bulk_store(float* destination, std::uint32_t source, int bytes,
                                            std::uint64_t policy) {
   asm volatile(

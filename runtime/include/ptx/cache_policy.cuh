@@ -1,4 +1,4 @@
-// The L2 cache's treatment of the lines that a copy reads: PTX ISA, "createpolicy".
+// The L2 cache's treatment of the lines that a copy reads or writes: PTX ISA, "createpolicy".
 #pragma once
 
 #include <cstdint>
