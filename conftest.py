@@ -4,6 +4,7 @@ own, for tests of kernels that the installed build does not have."""
 from __future__ import annotations
 
 import copy
+import gc
 import os
 import re
 import shutil
@@ -45,6 +46,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(no_device)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """The collector passes over what lives as long as the process: PyTorch, and the tests."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
 
 
 def pytest_collection_finish() -> None:

@@ -19,8 +19,10 @@ from pathlib import Path
 # A request is JSON with four files: the code, stdout, stderr, and a pipe for the answer: the
 # number of the process, and then its exit status. No more requests: who asked has ended.
 SERVER = """
-import json, os, signal, site, socket, sys
+import gc, json, os, signal, site, socket, sys
 import torch
+gc.collect()
+gc.freeze()  # else each fork's collector walks through all of PyTorch, and copies its pages
 
 def serve():
     requests = socket.socket(fileno=0)
