@@ -197,8 +197,9 @@ class Forced(transformers.LogitsProcessor):
         return torch.full_like(scores, -torch.inf).scatter(1, chosen, 0.0)
 
 
+@pytest.mark.slow
 @ROUNDED
-@pytest.mark.parametrize("cache", slow_after(1, ["dynamic", "static"]))
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
 @EACH
 def test_the_same_tokens_in_bf16_if_rounding_does_not_decide(
     name: str, cache: str, device: str, dtype: torch.dtype

@@ -271,9 +271,11 @@ def test_compressed_code_names_the_package_that_reads_it(tmp_path, monkeypatch):
         ("-fatbin", "--compress-mode=size"),
         ("-fatbin", "--compress-mode=none"),
         ("-c",),
-        ("-c", "-rdc=true"),
-        ("--shared", "-Xcompiler", "-fPIC"),
         ("--shared", "-rdc=true", "-Xcompiler", "-fPIC"),
+        *(
+            pytest.param(options, marks=pytest.mark.slow)
+            for options in (("-c", "-rdc=true"), ("--shared", "-Xcompiler", "-fPIC"))
+        ),
     ],
 )
 def test_what_nvcc_makes_here(tmp_path, options):

@@ -29,6 +29,7 @@ from codegen.spec import model
 from codegen.spec.load import load
 from runtime import choice, devices, packs
 from tests import warm_python
+from tests.slow import slow_after
 from tools import problem
 from tools.bench.clocks import Spread
 from tools.cluster.errors import LostError
@@ -356,18 +357,18 @@ def results_of(file):
     return data["results"]
 
 
-@pytest.mark.parametrize(
-    ("reference", "options", "message"),
-    [
-        (
-            "from nowhere import tuned_rows",
-            (),
-            r"reference.py:tuned_rows: ModuleNotFoundError: No module named",
-        ),
-        (None, ("--json", "/nowhere/t4.json"), r"/nowhere/t4.json: /nowhere is not a folder that"),
-        (None, ("--out", "family.yaml"), r"family.yaml:1:1: unknown key 'family'"),
-    ],
-)
+DOOMED = [
+    (
+        "from nowhere import tuned_rows",
+        (),
+        r"reference.py:tuned_rows: ModuleNotFoundError: No module named",
+    ),
+    (None, ("--json", "/nowhere/t4.json"), r"/nowhere/t4.json: /nowhere is not a folder that"),
+    (None, ("--out", "family.yaml"), r"family.yaml:1:1: unknown key 'family'"),
+]
+
+
+@pytest.mark.parametrize(("reference", "options", "message"), slow_after(1, DOOMED))
 def test_what_cannot_end_well_is_said_before_anything_is_built(
     tmp_path, reference, options, message
 ):
