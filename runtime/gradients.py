@@ -44,10 +44,10 @@ class _Plan:
 
 
 @functools.cache
-def _plan(arguments: Arguments, when: str) -> _Plan:
-    """Returns the plan of the gradient for such calls."""
+def _plan(arguments: Arguments, place: int) -> _Plan:
+    """Returns the plan of the gradient at that place of the family's."""
     scope = arguments.scope
-    gradient = next(g for g in arguments.family.gradients if g.when == when)
+    gradient = arguments.family.gradients[place]
     assert isinstance(gradient, DeclaredGradient)
     other = manifest.family(gradient.family)
     parameters = {
@@ -169,7 +169,7 @@ def of_call(
 ) -> Backward:
     """Returns the backward of a call with these arguments; `computed` says of each output
     whether the call computes it. Raises InvalidArgument if the call has no gradient."""
-    plan = _plan(arguments, gradient.when)
+    plan = _plan(arguments, arguments.family.gradients.index(gradient))
     scope = arguments.values_of(info, inputs, scalars, computed, plan.named)
     for that, because in plan.requires:
         if not extent(that, scope, info):

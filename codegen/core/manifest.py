@@ -173,7 +173,8 @@ class DeclaredGradient:
 
 @dataclass(frozen=True, kw_only=True)
 class Gradients:
-    """Several gradients; a call has the first whose condition holds."""
+    """Several gradients; a call has the first whose condition holds and that has a gradient of
+    every input that requires grad."""
 
     cases: tuple[Gradient | DeclaredGradient, ...]
 
@@ -337,8 +338,7 @@ class Family:
 
     @property
     def gradients(self) -> tuple[Gradient | DeclaredGradient, ...]:
-        """Returns the sources of the family's gradients; a call has the first whose condition
-        holds."""
+        """Returns the sources of the family's gradients, in their order."""
         if isinstance(self.gradient, Gradients):
             return self.gradient.cases
         return () if self.gradient is None else (self.gradient,)

@@ -253,7 +253,8 @@ class _OneGradient(Written):
     when: Text = Field(
         "True",
         description="the condition on calls, over symbols, scalars, parameters and optional "
-        "tensors; of several gradients a call has the first whose condition holds",
+        "tensors; of several gradients a call has the first whose condition holds and that has "
+        "every gradient that the call asks for",
     )
 
 

@@ -55,9 +55,11 @@ class Autograd:
             below_autograd = functools.partial(operator.redispatch, below, key)
             arguments = self._arguments
             tensors: dict[str, Any] = {name: t for _, name, t in arguments.tensors(inputs)}
-            asks = torch.is_grad_enabled() and any(t.requires_grad for t in tensors.values())
+            asking = {n for n, t in tensors.items() if torch.is_grad_enabled() and t.requires_grad}
             tensors |= {name: options.get(name) for name in arguments.output_names}
-            gradient = self._gradient(key, inputs, options) if asks and not in_place else None
+            gradient = None
+            if asking and not in_place:
+                gradient = self._gradient(asking, key, inputs, options)
             if not self._asks_gradient(tensors, gradient, in_place):
                 return below_autograd(*inputs, **options)
             sharding = sys.modules.get("runtime.sharding")
@@ -77,9 +79,10 @@ class Autograd:
         return call
 
     def _gradient(
-        self, key: str, inputs: Inputs, options: Mapping[str, Any]
+        self, asking: set[str], key: str, inputs: Inputs, options: Mapping[str, Any]
     ) -> Gradient | DeclaredGradient | None:
-        """Returns the first gradient whose condition holds for a call, or None."""
+        """Returns the first gradient that a call has of all `asking` inputs; if there is none, the
+        first whose condition holds for the call, or None."""
         gradients = self._arguments.family.gradients
         if not gradients or gradients[0].when == "True":
             return next(iter(gradients), None)
@@ -91,7 +94,9 @@ class Autograd:
         scope = self._arguments.values_of(info, inputs, scalars, computed, names)
         scope["target"] = info.target
         cases = zip(conditions, gradients, strict=True)
-        return next((gradient for when, gradient in cases if extent(when, scope, info)), None)
+        holding = [gradient for when, gradient in cases if extent(when, scope, info)]
+        suiting = (gradient for gradient in holding if asking <= {*gradient.inputs})
+        return next(suiting, next(iter(holding), None))
 
     def _backward(
         self,
