@@ -18,6 +18,7 @@
 #include "attention/cpu_gradients.h"
 #include "attention/cpu_hidden_rows.h"
 #include "attention/cpu_some.h"
+#include "attention/slopes.h"
 #include "cpu_convert.h"
 #include "cpu_scratch.h"
 #include "dtypes.h"
@@ -87,7 +88,7 @@ struct EqualLengths {
     return {0, static_cast<int>(larger(0, smaller(end, count)))};
   }
   KERNELMINT_ALWAYS_INLINE auto row(const Sequence&, std::int64_t, std::int64_t, std::int64_t,
-                                    Seen seen, float lse, float sum) const {
+                                    Seen seen, float lse, float sum, F32*) const {
     return [factor = splat(args.scale), seen, lse, sum](F32 score, F32 dp, int key)
                __attribute__((always_inline)) {
                  const F32 p = exp(fma(score, factor, splat(-lse)));
@@ -103,6 +104,7 @@ template <class Call, class Products, class T, int D, int B_r, int B_c>
 class Backward {
  public:
   static constexpr bool kDropsOut = attention::DropsOut<typename Call::Args>;
+  static constexpr bool kGivesSlopes = attention::GivesSlopes<typename Call::Args>;
   static constexpr int kPartRows = 256;     // queries or keys that are worth a part
   static constexpr int kTasksOfThread = 4;  // so that threads of different speed end together
   static constexpr std::int64_t kManySums = 1 << 20;  // floats of the units at one time
@@ -111,6 +113,7 @@ class Backward {
     Products products;
     HiddenRows<T, B_r, B_c> hidden;
     alignas(64) T padded[2][Call::kPads ? larger(B_r, B_c) : 1][Call::kPads ? D : kLanes];
+    F32 of_slope;  // a step's sum of dS times the distance, if the call gives slopes' gradients
   };
 
   Backward(const Call& call, int threads)
@@ -158,6 +161,7 @@ class Backward {
     std::int64_t kv_head, query_blocks = 0, key_blocks = 0, parts = 1;
     float *dq = nullptr, *dk = nullptr,
           *dv = nullptr;  // [group, blocks of queries, B_r, D]; [blocks of keys, B_c D as Products]
+    float* slopes = nullptr;  // [group, blocks of queries]: sums of dS times the distance
   };
   struct Units {
     std::int64_t count, sums;
@@ -182,7 +186,8 @@ class Backward {
     return made;
   }
   std::int64_t sums_of(const Unit& of) const {
-    return (group_ * of.query_blocks * B_r + 2 * of.key_blocks * B_c) * D;
+    return (group_ * of.query_blocks * B_r + 2 * of.key_blocks * B_c) * D +
+           (kGivesSlopes ? round_up(group_ * of.query_blocks, std::int64_t{16}) : 0);
   }
 
   // How many units are computed at one time: enough for all threads, and for a step to be long.
@@ -204,6 +209,7 @@ class Backward {
       made.dq = sums;
       made.dk = made.dq + group_ * made.query_blocks * B_r * D;
       made.dv = made.dk + made.key_blocks * B_c * D;
+      made.slopes = made.dv + made.key_blocks * B_c * D;
       sums += sums_of(made);
       units_[i] = made;
     }
@@ -229,6 +235,19 @@ class Backward {
         const std::int64_t key_part = first_part(units_[i]) + index - first_task_[i];
         run(units_[i], key_part, step - key_part, workers[worker]);
       });
+    }
+    if constexpr (kGivesSlopes) {
+      for (std::int64_t i = 0; i < count; ++i) write_slopes(units_[i]);
+    }
+  }
+
+  void write_slopes(const Unit& unit) const {
+    for (std::int64_t in_group = 0; in_group < group_; ++in_group) {
+      float sum = 0;
+      for (std::int64_t block = 0; block < unit.query_blocks; ++block)
+        sum += unit.slopes[in_group * unit.query_blocks + block];
+      *args_.dalibi_slopes.template at<float>(unit.of.index, unit.kv_head * group_ + in_group) =
+          -sum;
     }
   }
 
@@ -268,6 +287,10 @@ class Backward {
     if (key_part == 0) {
       for (std::int64_t in_group = 0; in_group < group_; ++in_group) {
         clear(dq_of(in_group, first_query_block), (query_end - first_query_block) * B_r);
+        if constexpr (kGivesSlopes) {
+          for (std::int64_t block = first_query_block; block < query_end; ++block)
+            unit.slopes[in_group * unit.query_blocks + block] = 0;
+        }
       }
     }
     if (query_part == 0) {
@@ -350,21 +373,26 @@ class Backward {
     const float* lse = args_.lse.template at<const float>(of.entry, head, first_row);
     const float* sums = row_sums_ + (of.entry * args_.H + head) * call_.rows() + first_row;
     trace.inputs(products, lse, sums, dq);
+    if constexpr (kGivesSlopes) worker.of_slope = F32{};
     // Rows after the last, which some products have: they see no key.
     if constexpr (kDropsOut) {
       draw_bits(worker, of, head, first_query, call_.padding(of) + first_key, rows, keys);
       products.differentiate(rows, used, [&](int row) __attribute__((always_inline)) {
-        return dropping(
-            worker, row,
-            call_.row(of, head, first_query + row, first_key, row < rows ? seen(row) : Seen{0, 0},
-                      row < rows ? lse[row] : 0.0f, row < rows ? sums[row] : 0.0f));
+        return dropping(worker, row,
+                        call_.row(of, head, first_query + row, first_key,
+                                  row < rows ? seen(row) : Seen{0, 0}, row < rows ? lse[row] : 0.0f,
+                                  row < rows ? sums[row] : 0.0f, &worker.of_slope));
       });
     } else {
       products.differentiate(rows, used, [&](int row) __attribute__((always_inline)) {
         return call_.row(of, head, first_query + row, first_key,
                          row < rows ? seen(row) : Seen{0, 0}, row < rows ? lse[row] : 0.0f,
-                         row < rows ? sums[row] : 0.0f);
+                         row < rows ? sums[row] : 0.0f, &worker.of_slope);
       });
+    }
+    if constexpr (kGivesSlopes) {
+      const std::int64_t in_group = head - unit.kv_head * group_;
+      unit.slopes[in_group * unit.query_blocks + block] += reduce_add(worker.of_slope);
     }
     const bool hides = seen(0).end < keys || seen(rows - 1).begin > 0;
     const bool repairs = hides && find_hidden(worker, of, head, first_row, rows);

@@ -6,6 +6,7 @@
 #include "attention/cpu_backward.h"
 #include "attention/cpu_scores.h"
 #include "attention/cpu_sequences.h"
+#include "attention/slopes.h"
 #include "attention/softcap.h"
 #include "launch.h"
 
@@ -66,16 +67,18 @@ class AnyLengths {
                 ? count
                 : static_cast<int>(within(own + args.window_right + 1, 0, count))};
   }
+  // Adds dS times the distance to `of_slope`, if the call gives slopes' gradients.
   KERNELMINT_ALWAYS_INLINE auto row(const Sequence& of, std::int64_t head, std::int64_t query,
-                                    std::int64_t first, Seen seen, float lse, float sum) const {
+                                    std::int64_t first, Seen seen, float lse, float sum,
+                                    F32* of_slope) const {
     float slope = 0;
     if (args.alibi_slopes.data != nullptr)
       slope = *args.alibi_slopes.template at<const float>(of.index, head);
     // A row whose scores are all -inf has no probabilities.
     const float subtracted = lse == -__builtin_inff() ? __builtin_inff() : lse;
     const auto own = static_cast<std::int32_t>(of.own_key + query - first);
-    return [factor = splat(args.softmax_scale), cap = cap_, slope, own, seen, subtracted, sum](
-               F32 score, F32 dp, int key) __attribute__((always_inline)) {
+    return [factor = splat(args.softmax_scale), cap = cap_, slope, own, seen, subtracted, sum,
+            of_slope](F32 score, F32 dp, int key) __attribute__((always_inline)) {
       F32 scaled = score * factor, slant = splat(1.0f);
       if (cap > 0) {
         const F32 whole = attention::capped(scaled, cap);
@@ -89,7 +92,13 @@ class AnyLengths {
         scaled -= slope * __builtin_convertvector(ahead < 0 ? -ahead : ahead, F32);
       }
       const F32 p = exp(scaled - subtracted);
-      const F32 ds = p * (dp - splat(sum)) * slant;
+      const F32 of_score = p * (dp - splat(sum)), ds = of_score * slant;
+      if constexpr (attention::GivesSlopes<Args>) {
+        const I32 ahead = own - lane;
+        const F32 distance = __builtin_convertvector(ahead < 0 ? -ahead : ahead, F32);
+        const auto is_seen = (lane >= seen.begin) & (lane < seen.end);
+        *of_slope += is_seen ? of_score * distance : F32{};
+      }
       if (key >= seen.begin && key + kLanes <= seen.end) return Differentiated{p, ds};
       const auto is_seen = (lane >= seen.begin) & (lane < seen.end);
       return Differentiated{is_seen ? p : F32{}, is_seen ? ds : F32{}};

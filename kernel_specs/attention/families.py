@@ -118,7 +118,7 @@ def family_of(
     """
     queries, heads, kv_heads, head_dim, value_dim = extents
     is_open = not (packed or alone or deterministic)
-    if is_open and is_few(queries, heads, kv_heads, q, k, v, s_aux):
+    if is_open and is_few(queries, heads, kv_heads, q, k, v, s_aux, *others):
         return DECODE
     if packed or alone or s_aux is not None or head_dim != value_dim or softcap != 0:
         return PREFILL

@@ -60,7 +60,8 @@ def flash_attn_func(
         causal: a query sees no key after its own.
         window_size: how many keys before and after its own a query sees; -1: all.
         softcap: scores become softcap * tanh(score / softcap); 0: as they are.
-        alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H].
+        alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H]. On the CPU
+            they have a gradient, unless the call has dropout or block_table.
         deterministic: the gradients are the same, bit for bit, each time, as the CPU's always are;
             Hopper's can be up to head dimension 128. Results of the forward always repeat.
         return_attn_probs: also return the log-sum-exp, and None in the place of the probabilities.
@@ -386,7 +387,7 @@ def _packed(
     ends_at_own = options["window"][1] == 0
     sees_all = options["window"] == (-1, -1) and options["alibi_slopes"] is None
     one_each = one_each and (ends_at_own or sees_all)
-    if one_each and is_few(1, heads, kv_heads, q, k, v, options["s_aux"]):
+    if one_each and is_few(1, heads, kv_heads, q, k, v, options["s_aux"], options["alibi_slopes"]):
         padded_out = None if out is None else out[:, None]
         options, nobodys = cache.by_rows(q, v, cu_seqlens_q, options, ends_at_own)
         o, lse = attend(q[:, None], k, v, out=padded_out, **options)

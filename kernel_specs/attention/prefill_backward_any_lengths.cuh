@@ -90,6 +90,16 @@ struct AnyLengths {
     clear_rows_before<Element>(args.dv, tile.key_row_, tile.kv_head, args.Dv, thread, threads);
   }
 
+  // The thread block whose tile has a block of keys, counted among those of all sequences.
+  __device__ __forceinline__ static int thread_block_of(const Problem& problem, int kv_head,
+                                                        int key_block) {
+    const int heads = static_cast<int>(problem.args.Hk);
+    const int first = kv_head - kv_head % problem.section_heads;
+    const int place = problem.from_first ? problem.key_blocks - 1 - key_block : key_block;
+    return first * problem.key_blocks + place * min(problem.section_heads, heads - first) +
+           kv_head - first;
+  }
+
   __device__ __forceinline__ static float scale(const Problem& problem) {
     return problem.args.softmax_scale * attention::keep_scale_of(problem.args);
   }

@@ -51,20 +51,39 @@ Problem describe(const typename Config::Args& args, const LaunchContext& context
   return problem;
 }
 
-// Scratch memory of a call that has queries: dQ with so many columns, and so many counters of each
-// block of dQ.
+// Scratch memory of a call that has queries: dQ with so many columns, so many counters of each
+// block of dQ, and the sums of so many threads for the slopes' gradient.
 template <class Config, class Problem>
-LaunchResult allocate(Problem& problem, const LaunchContext& context, int columns, int counters) {
+LaunchResult allocate(Problem& problem, const LaunchContext& context, int columns, int counters,
+                      int threads) {
   const std::int64_t blocks = problem.args.H * problem.query_blocks, rows = blocks * Config::B_r;
-  const Allocation scratch =
-      context.allocate((rows * (columns + 2) + (8 + counters) * blocks) * sizeof(float));
+  const std::int64_t slope_sums = attention::GivesSlopes<typename Config::Args>
+                                      ? problem.args.H * problem.key_blocks * threads
+                                      : 0;
+  const Allocation scratch = context.allocate(
+      (rows * (columns + 2) + (8 + counters) * blocks + slope_sums) * sizeof(float));
   if (scratch.error != nullptr) return {scratch.error};
   problem.dq = static_cast<float*>(scratch.data);
   problem.log_sums = problem.dq + rows * columns;
   problem.deltas = problem.log_sums + rows;
   problem.sinks = problem.deltas + rows;
   problem.counters = reinterpret_cast<unsigned*>(problem.sinks + 8 * blocks);
+  if constexpr (attention::GivesSlopes<typename Config::Args>) {
+    problem.slope_sums = reinterpret_cast<float*>(problem.counters + counters * blocks);
+    problem.slope_sum_count = slope_sums;
+  }
   return {};
+}
+
+// Runs the main kernel that the call needs: run<true>() if it changes scores.
+template <class Config, class Problem, class Run>
+LaunchResult run_main(const Problem& problem, const Run& run) {
+  if constexpr (attention::GivesSlopes<typename Config::Args>)
+    return run.template operator()<true>();
+  else if (problem.cap > 0 || problem.args.alibi_slopes.data != nullptr)
+    return run.template operator()<true>();
+  else
+    return run.template operator()<false>();
 }
 
 }  // namespace kernelmint::flash_prefill_backward

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "attention/dropout.h"
+#include "attention/slopes.h"
 #include "integers.h"
 #include "tensor_view.h"
 
@@ -21,8 +23,18 @@ struct Call {
 
 struct NoTensorMaps {};
 
+// Sums of dS times the distance, of each thread that makes scores: [thread blocks of the main
+// kernel, group, threads]. Each thread adds to its own ones, so that the order is always the same.
+struct SlopeSums {
+  float* slope_sums;
+  std::int64_t slope_sum_count;
+};
+struct NoSlopeSums {};
+
 template <class Arguments, class TensorMaps = NoTensorMaps>
-struct Problem : Call<Arguments>, TensorMaps {
+struct Problem : Call<Arguments>,
+                 TensorMaps,
+                 std::conditional_t<attention::GivesSlopes<Arguments>, SlopeSums, NoSlopeSums> {
   // For each row of scores, [H, query_blocks * B_r]: the log-sum-exp as a power of two, infinite
   // for a row without keys and for a row of no sequence; and D, the sum of dO O.
   float *log_sums, *deltas;

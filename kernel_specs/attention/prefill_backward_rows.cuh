@@ -115,6 +115,10 @@ __device__ __forceinline__ void prepare_block(const Problem& problem) {
         of_sink += ptx::exp2((sink - log_sum) * kLog2E) * sum;
     });
   }
+  if constexpr (attention::GivesSlopes<typename Config::Args>)
+    for (std::int64_t i = blockIdx.x * 256 + thread; i < problem.slope_sum_count;
+         i += gridDim.x * 256)
+      problem.slope_sums[i] = 0;
   if (args.ds_aux.data == nullptr) return;
   for (int distance = 16; distance > 0; distance /= 2)
     of_sink += __shfl_xor_sync(~0u, of_sink, distance);
@@ -134,6 +138,29 @@ __device__ __forceinline__ void finish_sink(const Problem& problem) {
   for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
   if (threadIdx.x == 0)
     *problem.args.ds_aux.template at<Element>(blockIdx.x) = static_cast<Element>(-sum);
+}
+
+// The gradient of the slope of a head of a sequence: one warp adds the sums of the `kThreads` of
+// each block of keys, always in the same order.
+template <class Config, int kThreads, class Problem>
+__device__ __forceinline__ void finish_slope(const Problem& problem) {
+  const int heads = static_cast<int>(problem.args.H), head = static_cast<int>(blockIdx.x) % heads;
+  const int sequence = static_cast<int>(blockIdx.x) / heads;
+  float sum = 0;
+  if (problem.slope_sums != nullptr) {
+    const Region keys = keys_of<Config>(problem.args, problem.sequences, sequence);
+    const int count = ceil_div(keys.rows, Config::B_c) * kThreads;
+#pragma unroll 8
+    for (int i = static_cast<int>(threadIdx.x); i < count; i += 32) {
+      const std::int64_t block = AnyLengths<Config, Problem>::thread_block_of(
+          problem, head / problem.group, keys.first_block + i / kThreads);
+      sum +=
+          problem
+              .slope_sums[(block * problem.group + head % problem.group) * kThreads + i % kThreads];
+    }
+  }
+  for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(~0u, sum, distance);
+  if (threadIdx.x == 0) *problem.args.dalibi_slopes.template at<float>(sequence, head) = -sum;
 }
 
 }  // namespace kernelmint::flash_prefill_backward

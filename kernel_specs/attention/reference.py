@@ -8,6 +8,7 @@ keys and values pass by, and an online softmax keeps a running maximum M and sum
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Container, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -289,7 +290,7 @@ def attention_backward(
     return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
 
 
-def prefill_backward(
+def slopes_backward(
     dout: Tensor,
     q: Tensor,
     k: Tensor,
@@ -310,12 +311,14 @@ def prefill_backward(
     window_left: int = -1,
     window_right: int = -1,
     dropout_p: float = 0.0,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Returns the gradients of q, k, v and s_aux in fp64, one sequence after the other.
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Returns the gradients of q, k, v, alibi_slopes and s_aux in fp64, one sequence after the
+    other.
 
     With scores S, P = exp(S - lse), dP = dout v^T, and D, the sum of dout o over a row, dS is
     P (dP - D), times the softcap's derivative. Dropout's factors are in dP, and in the P of dv. A
-    sink's gradient is the sum of -exp(s_aux - lse) D.
+    sink's gradient is the sum of -exp(s_aux - lse) D. A slope's is that of -dS times the distance,
+    without the softcap's derivative.
 
     Args:
         dout: [B, Sq, H, Dv], or with `cu_seqlens_q` [1, total, H, Dv].
@@ -325,7 +328,8 @@ def prefill_backward(
     The other arguments: as `prefill`'s.
 
     Returns:
-        dq, dk and dv, like q, k and v, 0 in rows of no sequence, and ds_aux, [H].
+        dq, dk and dv, like q, k and v, 0 in rows of no sequence; dalibi_slopes, [B, H]; and ds_aux,
+        [H].
     """
     heads, head_dim = q.shape[2:]
     group = heads // k.shape[2]
@@ -333,6 +337,7 @@ def prefill_backward(
     batch = len(q) if cu_seqlens_q is None else len(cu_seqlens_q) - 1
     dq, dk, dv = (torch.zeros_like(t, dtype=torch.float64) for t in (q, k, v))
     ds_aux = q.new_zeros(heads, dtype=torch.float64)
+    dalibi_slopes = q.new_zeros(batch, heads, dtype=torch.float64)
     for b in range(batch):
         entry, rows = _rows(q, b, cu_seqlens_q, seqused_q)
         of, keys_at = _rows(k, b, cu_seqlens_k, seqused_k)
@@ -355,8 +360,9 @@ def prefill_backward(
         if 0 < softcap < math.inf:
             share = torch.tanh(scores / softcap)
             scores, slant = softcap * share, 1 - share**2
+        distances = (own - columns).abs()
         if alibi_slopes is not None:
-            scores = scores - alibi_slopes[b, :, None, None].double() * (own - columns).abs()
+            scores = scores - alibi_slopes[b, :, None, None].double() * distances
         sums = lse[entry, :, rows].double()
         probabilities = torch.exp(scores - sums.nan_to_num(neginf=math.inf)[..., None])
         probabilities = probabilities.masked_fill(hidden, 0)
@@ -366,13 +372,22 @@ def prefill_backward(
             queries_of = torch.arange(queries, device=q.device)
             factors = _kept(rng, dropout_p, b, heads, queries_of, columns)
         products = factors * (gradients @ values.mT)
-        gradient = probabilities * (products - row_sums[..., None]) * slant
+        gradient = probabilities * (products - row_sums[..., None])
+        dalibi_slopes[b] = -(gradient * distances).sum((1, 2))
+        gradient = gradient * slant
         dq[entry, rows] = (scale * gradient @ keys).transpose(0, 1)
         of_keys = scale * gradient.mT @ of_rows, (factors * probabilities).mT @ gradients
         for total, part in zip((dk, dv), of_keys, strict=True):
             total[of, keys_at] = part.unflatten(0, (-1, group)).sum(1).transpose(0, 1)
         if s_aux is not None:
             ds_aux -= (torch.exp(s_aux.double()[:, None] - sums) * row_sums).sum(-1)
+    return dq, dk, dv, dalibi_slopes, ds_aux
+
+
+@functools.wraps(slopes_backward)
+def prefill_backward(*tensors: Any, **options: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Returns the same without the gradient of alibi_slopes."""
+    dq, dk, dv, _, ds_aux = slopes_backward(*tensors, **options)
     return dq, dk, dv, ds_aux
 
 

@@ -70,6 +70,12 @@ __global__ void __launch_bounds__(32)
   finish_sink<Config>(problem);
 }
 
+template <class Config>
+__global__ void __launch_bounds__(32)
+    finish_slopes(const __grid_constant__ Problem<typename Config::Args> problem) {
+  finish_slope<Config, Config::threads>(problem);
+}
+
 }  // namespace kernelmint::flash_prefill_backward::sm80
 
 #include "attention/sm80_prefill_backward_launch.cuh"

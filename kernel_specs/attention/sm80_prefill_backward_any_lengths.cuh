@@ -35,6 +35,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
 
   static constexpr int kTileBytes = sizeof(flash_prefill_backward::Tile);
   static constexpr bool kChangesScores = kChanges;
+  static constexpr bool kGivesSlopes = attention::GivesSlopes<typename Config::Args>;
   static constexpr bool kSeesFirstKeys = false;
   static constexpr bool kDropsOut = attention::DropsOut<typename Config::Args>;
 
@@ -112,6 +113,9 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     __device__ __forceinline__ Change(const Problem& problem, Tile tile, int head, int key,
                                       int query)
         : problem_(problem) {
+      if constexpr (kGivesSlopes)
+        sums_ = problem.slope_sums +
+                (std::int64_t{blockIdx.x} * problem.group + head % problem.group) * Config::threads;
       const auto& slopes = problem.args.alibi_slopes;
       const int lane = threadIdx.x % 32;
       slope_ = slopes.data == nullptr ? 0 : *slopes.template at<const float>(tile.sequence, head);
@@ -135,6 +139,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     // score follows from its probability.
     __device__ __forceinline__ void differentiate(const Scores& probabilities, Scores& gradients,
                                                   int slice, std::uint32_t log_sums) const {
+      if constexpr (kGivesSlopes) add_to_slope(gradients, slice);
       if (problem_.cap == 0) return;
       const float reciprocal = 1 / problem_.cap;
       unroll<2>([&](int half) {
@@ -155,11 +160,23 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     }
 
    private:
+    // Adds to the thread's sum for the gradient of the slope.
+    __device__ __forceinline__ void add_to_slope(const Scores& gradients, int slice) const {
+      float sum = 0;
+      unroll<4>([&](int i) {
+        const int column = 4 * slice + i;
+        unroll<Scores::kLaneRows>(
+            [&](int row) { sum += gradients(row, column) * distance(row, column); });
+      });
+      atomicAdd(sums_ + ptx::reread_thread_index(), sum);
+    }
+
     __device__ __forceinline__ float distance(int row, int column) const {
       return static_cast<float>(abs(ahead_ + Scores::row_of(row) - Scores::column_of(column)));
     }
 
     const Problem& problem_;
+    float* sums_ = nullptr;
     float slope_;
     int ahead_;
   };

@@ -18,7 +18,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   auto problem = describe<Config, Problem<typename Config::Args>>(
       args, context, {.resident_blocks = Config::resident_blocks, .stores_windows = false});
   if (has_queries(args)) {
-    const LaunchResult memory = allocate<Config>(problem, context, Config::d_head, Config::n_warps);
+    const LaunchResult memory =
+        allocate<Config>(problem, context, Config::d_head, Config::n_warps, Config::threads);
     if (memory.error != nullptr) return memory;
     const LaunchResult result = launch_cuda<&sm80::prepare_rows<Config>>(
         {.grid = {args.H * problem.query_blocks}, .block = {256}}, context, problem);
@@ -33,9 +34,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
         context, problem);
   };
   if (has_keys(args)) {
-    const LaunchResult result = problem.cap > 0 || args.alibi_slopes.data != nullptr
-                                    ? run.template operator()<true>()
-                                    : run.template operator()<false>();
+    const LaunchResult result = run_main<Config>(problem, run);
     if (result.error != nullptr) return result;
   }
   if (has_queries(args)) {
@@ -45,6 +44,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
          .shared_memory = Config::B_r * Config::d_head * 2,
          .dependent = true},
         context, problem);
+    if (result.error != nullptr) return result;
+  }
+  if constexpr (attention::GivesSlopes<typename Config::Args>) {
+    const LaunchResult result = launch_cuda<&sm80::finish_slopes<Config>>(
+        {.grid = {args.H * problem.sequences}, .block = {32}}, context, problem);
     if (result.error != nullptr) return result;
   }
   if (args.ds_aux.data == nullptr || args.H == 0) return {};

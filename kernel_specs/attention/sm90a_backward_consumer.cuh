@@ -97,7 +97,7 @@ class Consumer {
     ptx::wgmma_wait_group<1>();
     ptx::pin(scores_);
     trace.scores(scores_);
-    const auto change = keys_.change_of_scores(problem_, i, block);
+    auto change = keys_.change_of_scores(problem_, i, block);
     if constexpr (Sequences::kChangesScores) change.apply(scores_);
     unroll<Config::B_r / 8>([&](int c) {
       if constexpr (!kEarly) sums[c] = row_pair(log_sums, c);
@@ -132,6 +132,7 @@ class Consumer {
             product = probability * (product - sum);
           }
           if constexpr (Sequences::kChangesScores) {
+            change.take(product, 4 * c + e);
             const float2 log_sum = row_pair(log_sums, c);
             product *= change.slope(probability, e % 2 == 0 ? log_sum.x : log_sum.y, 4 * c + e);
           }
@@ -142,6 +143,7 @@ class Consumer {
       ptx::stmatrix_x4_transposed(to_scores_ + gradients_made + slice * 16 * kPanelRowBytes,
                                   score_gradients_[slice]);
     });
+    if constexpr (Sequences::kChangesScores) change.add_taken();
     trace.score_gradients(products_);
     if (Config::dv_after >= kSlices) request_values(gradients, kSlices);
     ptx::fence_async_shared();

@@ -97,7 +97,7 @@ class WideConsumer {
     ptx::wgmma_wait_group<1>();
     ptx::pin(scores);
     trace.scores(scores);
-    const auto change = keys_.change_of_scores(problem_, i, block);
+    auto change = keys_.change_of_scores(problem_, i, block);
     if constexpr (Sequences::kChangesScores) change.apply(scores);
     unroll<kScores>([&](int e) {
       scores[e] = ptx::exp2(scores[e] * change.factor() - (e / 2 % 2 == 0 ? low_sum : high_sum));
@@ -114,9 +114,12 @@ class WideConsumer {
     trace.probabilities(scores, products);
     unroll<kScores>([&](int e) {
       products[e] = scores[e] * (products[e] - (e / 2 % 2 == 0 ? low_delta : high_delta));
-      if constexpr (Sequences::kChangesScores)
+      if constexpr (Sequences::kChangesScores) {
+        change.take(products[e], e);
         products[e] *= change.slope(scores[e], e / 2 % 2 == 0 ? low_sum : high_sum, e);
+      }
     });
+    if constexpr (Sequences::kChangesScores) change.add_taken();
     trace.score_gradients(products);
     store_transposed(shared_.score_gradients(), products);
     ptx::fence_async_shared();

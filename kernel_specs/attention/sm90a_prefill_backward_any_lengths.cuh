@@ -41,6 +41,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   using NoTrace = attention_backward::sm90a::NoTrace;
 
   static constexpr bool kChangesScores = kChanges;
+  static constexpr bool kGivesSlopes = attention::GivesSlopes<typename Config::Args>;
   static constexpr bool kOneCounter = false;
   static constexpr bool kCleans = true;
   static constexpr bool kDropsOut = attention::DropsOut<typename Config::Args>;
@@ -207,6 +208,8 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
                              keys.sequence_, keys.kv_head_ * problem.group +
                                                  (problem.heads_first ? step / keys.blocks_
                                                                       : step % problem.group));
+          if constexpr (kGivesSlopes)
+            in_group_ = problem.heads_first ? step / keys.blocks_ : step % problem.group;
           ahead_ = keys.ahead_ + Lane::first_key() - block * Config::B_r - Lane::first_query();
         }
       }
@@ -236,14 +239,28 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
         return (1 - tanh) * (1 + tanh);
       }
 
+      // Takes the gradient of a score for that of the slope, and adds what was taken to the
+      // thread's sum.
+      __device__ __forceinline__ void take(float gradient, int e) {
+        if constexpr (kGivesSlopes) of_slope_ += gradient * distance(e);
+      }
+      __device__ __forceinline__ void add_taken() const {
+        if constexpr (kGivesSlopes)
+          atomicAdd(problem_.slope_sums +
+                        (std::int64_t{blockIdx.x} * problem_.group + in_group_) *
+                            (128 * Config::n_warpgroups) +
+                        ptx::reread_thread_index() - 128,
+                    of_slope_);
+      }
+
      private:
       __device__ __forceinline__ float distance(int e) const {
         return static_cast<float>(abs(ahead_ + Lane::key(e) - Lane::query(e)));
       }
 
       const Problem& problem_;
-      float slope_ = 0;
-      int ahead_ = 0;
+      float slope_ = 0, of_slope_ = 0;
+      int ahead_ = 0, in_group_ = 0;
     };
     __device__ __forceinline__ Change change_of_scores(const Problem& problem, int step,
                                                        int block) const {

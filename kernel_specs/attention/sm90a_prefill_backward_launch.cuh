@@ -48,7 +48,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
     if (result.error != nullptr) return result;
   if (has_queries) {
     const LaunchResult memory =
-        allocate<Config>(problem, context, Config::padded_head, kCountersOfBlock<Config>);
+        allocate<Config>(problem, context, Config::padded_head, kCountersOfBlock<Config>,
+                         128 * Config::n_warpgroups);
     if (memory.error != nullptr) return memory;
     const LaunchResult result = launch_cuda<&prepare_rows<Config>>(
         {.grid = {args.H * problem.query_blocks}, .block = {256}}, context, problem);
@@ -63,9 +64,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
         context, problem);
   };
   if (has_keys) {
-    const LaunchResult result = problem.cap > 0 || args.alibi_slopes.data != nullptr
-                                    ? run.template operator()<true>()
-                                    : run.template operator()<false>();
+    const LaunchResult result = run_main<Config>(problem, run);
     if (result.error != nullptr) return result;
   }
   if (has_queries) {
@@ -74,6 +73,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
                                               .block = {128 * Config::n_warpgroups},
                                               .dependent = true},
                                              context, problem);
+    if (result.error != nullptr) return result;
+  }
+  if constexpr (attention::GivesSlopes<typename Config::Args>) {
+    const LaunchResult result = launch_cuda<&finish_slopes<Config>>(
+        {.grid = {args.H * problem.sequences}, .block = {32}}, context, problem);
     if (result.error != nullptr) return result;
   }
   if (args.ds_aux.data == nullptr || args.H == 0) return {};

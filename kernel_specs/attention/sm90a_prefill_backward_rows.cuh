@@ -41,4 +41,10 @@ __global__ void __launch_bounds__(32)
   finish_sink<Config>(problem);
 }
 
+template <class Config>
+__global__ void __launch_bounds__(32)
+    finish_slopes(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
+  finish_slope<Config, 128 * Config::n_warpgroups>(problem);
+}
+
 }  // namespace kernelmint::flash_prefill_backward

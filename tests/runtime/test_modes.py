@@ -560,6 +560,11 @@ def _of_attention(device, length):
     return torch.randn_like(q), q, k, v, *runtime.attention(q, k, v, return_lse=True)
 
 
+def _biased(device, length):
+    slopes = torch.rand(2, 4, device=device)
+    return *_of_attention(device, length), *[None] * 6, slopes
+
+
 def _dropping(make):
     """The same inputs, and random numbers' seed after those that are required."""
     return lambda device, length: (*make(device, length), torch.tensor([5, 7], device=device))
@@ -576,6 +581,7 @@ OPERATORS = {
     "flash_decode": (_decoded, {"return_lse": True}),
     "flash_prefill": (_qkv, {"return_lse": True}),
     "flash_prefill_backward": (_of_attention, {"return_ds_aux": True}),
+    "flash_slopes_backward": (_biased, {"return_ds_aux": True}),
     "block_sparse": (_gated, {}),
     "hstu_bsa": (_rows, {"max_length": 64}),
 }

@@ -324,6 +324,71 @@ def test_the_cpus_have_those_of_capped_and_biased_scores_and_of_wider_values(dty
             check(call, leaves, **options)
 
 
+@pytest.mark.parametrize("way", ["packed", "batch", "checkpoint", "graph"])
+def test_slopes_have_a_gradient_if_it_is_asked_for(way):
+    """Of a head, or of a head of a sequence; after the softcap."""
+    torch.compiler.reset()
+    leaves = inputs() if way == "packed" else inputs(rows=(2, 100), keys=(2, 100))
+    count = 4 if way == "packed" else 2
+    for shape in ((4,), (count, 4)):
+        slopes = (torch.rand(shape) / 8).requires_grad_()
+
+        def call(q, k, v, of):
+            if way == "packed":
+                return packed((9, 0), {"cu_seqlens_k": PLACES, "alibi_slopes": of})[0](q, k, v)
+            return runtime.flash_attn_func(q, k, v, causal=True, softcap=2.0, alibi_slopes=of)
+
+        ways = {
+            "checkpoint": lambda *tensors, call=call: checkpoint(
+                call, *tensors, use_reentrant=False
+            ),
+            "graph": torch.compile(call, fullgraph=True, backend="aot_eager"),
+        }
+        o = ways.get(way, call)(*leaves[:3], slopes)
+        do = torch.randn_like(o)
+        found = torch.autograd.grad(o, (*leaves[:3], slopes), do)
+        exact = [t.detach().double().requires_grad_() for t in (*leaves[:3], slopes)]
+        options = {"window_right": 0, "softcap": 2.0}
+        if way == "packed":
+            options = packed((9, 0), {"cu_seqlens_k": PLACES})[1]
+        of_all = exact[3].expand(count, 4)
+        listed = [t[None] if t.dim() == 3 else t for t in exact[:3]]
+        expected = prefill(*listed, alibi_slopes=of_all, **options)[0].view(o.shape)
+        for ours, true in zip(
+            found, torch.autograd.grad(expected, exact, do.double()), strict=True
+        ):
+            assert ours.shape == true.shape
+            assert (ours - true).norm() < 1e-5 * true.norm()
+
+
+def test_calls_that_do_not_ask_for_slopes_gradients_take_the_kernels_without():
+    """And the same bits. Pages and dropout have none: they are refused by name."""
+
+    def gradients(slopes):
+        o = runtime.flash_attn_func(*leaves, alibi_slopes=slopes)
+        name = o.grad_fn.call.backward.plan.other.name
+        return name, *torch.autograd.grad(o.sum(), leaves)
+
+    leaves = inputs(rows=(2, 30), keys=(2, 30))[:3]
+    slopes = torch.rand(4).requires_grad_()
+    assert gradients(slopes)[0] == "flash_slopes_backward"
+    assert gradients(slopes.detach())[0] == "flash_prefill_backward"
+    one = [t.detach() for t in leaves]
+    one[0] = one[0][:, :1]  # few queries: kernels that decode have no gradient
+    o = runtime.flash_attn_func(*one, alibi_slopes=slopes)
+    assert torch.autograd.grad(o.sum(), slopes)[0].any()
+    with pytest.raises(runtime.InvalidArgument, match=r"^alibi_slopes: requires_grad is set"):
+        runtime.flash_attn_func(*leaves, 0.5, alibi_slopes=slopes)
+
+
+@pytest.mark.gpu
+def test_slopes_have_no_gradient_on_gpus():
+    leaves = inputs(torch.bfloat16, rows=(2, 30), keys=(2, 30), device="cuda")[:3]
+    slopes = torch.rand(4, device="cuda").requires_grad_()
+    with pytest.raises(runtime.InvalidArgument, match=r"^alibi_slopes: requires_grad is set"):
+        runtime.flash_attn_func(*leaves, alibi_slopes=slopes)
+
+
 def test_the_cpus_repeat_bit_for_bit():
     call, _ = packed((9, 0), {"cu_seqlens_k": PLACES, "deterministic": True})
     leaves = inputs()

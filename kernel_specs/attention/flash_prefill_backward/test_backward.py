@@ -1,5 +1,6 @@
-"""flash_prefill_backward: every kernel that can run here against the fp64 oracle, on fresh random
-inputs, written over NaN. Bounds are those of flash_backward's tests."""
+"""flash_prefill_backward, and flash_slopes_backward, which also gives the slopes' gradient: every
+kernel that can run here against the fp64 oracle, on fresh random inputs, written over NaN. Bounds
+are those of flash_backward's tests."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 import runtime
-from kernel_specs.attention.reference import prefill, prefill_backward
+from kernel_specs.attention.reference import prefill, slopes_backward
 from tests.kernels.lengths import EMULATED, Inputs, keys_of
 from tests.slow import slow_if
 
@@ -23,6 +24,10 @@ HERE, ON_GPU = keys_of(
     "*.sm90a.bf16-d192-r*", "*.sm90a.fp16-d256-det*", "*.sm80.bf16-d64-r*",
     "*.sm80.fp16-d128-det-r64-c64-*",
 )  # fmt: skip
+GIVES_SLOPES = "flash_slopes_backward"
+SLOPES_HERE, SLOPES_ON_GPU = keys_of(GIVES_SLOPES, "*.sm90a.*", "*.sm80.*")
+HERE += SLOPES_HERE
+ON_GPU += SLOPES_ON_GPU
 ON_CPU = [key for key in HERE if not key.startswith(EMULATED)]
 HERE = [key for key in HERE if key.startswith(EMULATED)]
 KERNELS = [*ON_CPU, *ON_GPU]
@@ -54,6 +59,7 @@ class Call(Inputs):
                  has_sinks: bool, has_slopes: bool, head_dims: tuple[int, int],
                  heads: tuple[int, int]) -> None:  # fmt: skip
         super().__init__(key)
+        self.gives_slopes = self.info.family == GIVES_SLOPES
         head_dim, value_dim = (min(d, self.info.parameters["d_head"]) for d in head_dims)
         of_q, of_k = LENGTHS[lengths] or ([70], [130])
         batch, total_q, total_k = (1, sum(of_q), sum(of_k)) if LENGTHS[lengths] else (3, 70, 130)
@@ -72,7 +78,7 @@ class Call(Inputs):
             options["leftpad_k"] = self.ints([2, 0, 0, 129])
         if has_sinks:
             options["s_aux"] = self.random(heads[0])
-        if has_slopes:
+        if has_slopes or self.gives_slopes:
             options["alibi_slopes"] = torch.rand(count, heads[0], device=self.device) / 8
         options |= {"window_left": window[0], "window_right": window[1], "softcap": softcap}
         options["softmax_scale"] = 1.5 * head_dim**-0.5
@@ -96,13 +102,18 @@ class Call(Inputs):
         return self.dout, self.q, self.k, self.v, self.o, self.lse
 
     def check(self, **_: Any) -> None:
-        outputs = [
-            torch.full_like(t, math.nan) for t in (self.q, self.k, self.v, self.q[0, 0, :, 0])
-        ]
-        self.kernel(*self.inputs, **self.options, return_ds_aux=True, out=tuple(outputs))
-        exact = prefill_backward(*self.inputs, **self.options)
-        rounding = ROUNDINGS[self.dtype]
-        for name, ours, true in zip(("dq", "dk", "dv", "ds_aux"), outputs, exact, strict=True):
+        like = {"dq": self.q, "dk": self.k, "dv": self.v}
+        if self.gives_slopes:
+            like["dalibi_slopes"] = self.options["alibi_slopes"]
+        like["ds_aux"] = self.q[0, 0, :, 0]
+        outputs = {name: torch.full_like(tensor, math.nan) for name, tensor in like.items()}
+        self.kernel(*self.inputs, **self.options, return_ds_aux=True, out=(*outputs.values(),))
+        names = ("dq", "dk", "dv", "dalibi_slopes", "ds_aux")
+        exact = dict(zip(names, slopes_backward(*self.inputs, **self.options), strict=True))
+        for name, ours in outputs.items():
+            true = exact[name]
+            # A slope's terms, f32, cancel each other: their sum is less than a tenth of them.
+            rounding = 1e-5 if name == "dalibi_slopes" else ROUNDINGS[ours.dtype]
             allowed = max(rounding * true.norm().item(), 1e-2 * rounding * true.numel() ** 0.5)
             error = (ours - true).norm().item()
             assert error <= allowed, (name, error, allowed, self.options)
@@ -139,7 +150,7 @@ def test_all_features_crossed_pairwise(key: str) -> None:
     info = runtime.kernel(key).info
     d_heads = {
         kernel.parameters["d_head"]: None
-        for kernel in runtime.kernels("flash_prefill_backward")
+        for kernel in runtime.kernels(info.family)
         if kernel.target == info.target
     }
     for call in features()[list(d_heads).index(info.parameters["d_head"]) :: len(d_heads)]:
