@@ -122,11 +122,13 @@ def test_a_file_is_read_only_for_the_contents_that_it_was_built_from(machine, tm
     assert machine("other").fetch() is None
 
 
-# A machine's eight processes; each is a fork, as if it had started by itself.
+# A machine's eight processes; each is a fork, as if it had started by itself. With
+# KERNELMINT_TEST_MOUNTS, folders where one NFS server's folder is mounted, machines have one each.
 MACHINES = """
 import os, sys, time
 import runtime, runtime.ondemand.emit, runtime.ondemand.kernels
 folder, top, *keys = sys.argv[1:]
+mounts = os.environ.get("KERNELMINT_TEST_MOUNTS", "").split()
 runtime.load(folder)
 runtime.ondemand.kernels.recipe(keys[0], None)  # the compiler is asked once
 children = []
@@ -135,6 +137,8 @@ for number in range(64):
         children.append(child)
         continue
     os.environ["KERNELMINT_CACHE_DIR"] = f"{top}/machine{number % 8}"
+    if mounts:
+        os.environ["KERNELMINT_SHARED_CACHE"] = f"{mounts[number % len(mounts)]}/store"
     for key in keys if number % 2 else reversed(keys):
         assert runtime.kernel(key).info.built
     os._exit(0)
