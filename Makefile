@@ -14,6 +14,7 @@ READY  := $(VENV)/.ready
 TOOLS  := $(VENV)/.tools
 START  := $(shell date +%s)
 LINT    = $(MAKE) lint# not in a recipe, all of whose line make -n would run
+GET_TOOLS = $(MAKE) $(TOOLS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 help:
@@ -49,7 +50,12 @@ regenerate: $(READY)
 install: regenerate
 	$(BIN)/python tools/build/install.py
 
-build: $(TOOLS) install
+# The tools, which the build does not need, come over the network while it compiles.
+build: regenerate
+	mkdir -p build
+	$(GET_TOOLS) > build/tools.log 2>&1 & tools=$$!; built=true; \
+	$(BIN)/python tools/build/install.py || built=false; \
+	wait $$tools || built=false; cat build/tools.log; $$built
 
 ifeq ($(MAKE_TERMOUT),) # in a file, too, the demo's tables are a screenful, the worst first
 demo: export TERM := dumb

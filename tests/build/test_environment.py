@@ -89,5 +89,6 @@ def test_make_demo_installs_less_than_make_build_and_says_how_long_it_took(tmp_p
     demo, build = (commands(target, tmp_path) for target in ("demo", "build"))
     assert "environment.py\n" in demo
     assert "--tools" not in demo
-    assert "environment.py --tools" in build
+    assert f"make {tmp_path}/.tools" in build
+    assert "environment.py --tools" in commands(f"{tmp_path}/.tools", tmp_path)
     assert "make demo took" in demo.splitlines()[-1]
