@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import slow_after
+
 ROOT = Path(__file__).resolve().parents[2]
 # A hang guard; each takes a fraction of a second.
 PATIENCE = 30
@@ -137,7 +139,9 @@ SPECS = [
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [case[1:] for case in SPECS], ids=[case[0] for case in SPECS]
+    ("text", "expected"),
+    slow_after(8, [case[1:] for case in SPECS]),
+    ids=[case[0] for case in SPECS],
 )
 def test_a_tiny_spec_of_endless_work(workspace, text, expected) -> None:
     workspace.write("cpu.yaml", text)

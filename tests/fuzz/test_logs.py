@@ -10,6 +10,7 @@ from tests.fuzz.limits import limited
 SAMPLES = logs.samples()
 
 
+@pytest.mark.slow
 @settings(max_examples=4 * settings.default.max_examples)
 @given(st.randoms(use_true_random=False))
 def test_damaged_logs(rng):

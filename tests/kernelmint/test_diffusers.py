@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from kernelmint.integrations import torch as slot
 from kernelmint.integrations.hf_folder import main
-from tests.slow import slow_after
 
 if importlib.util.find_spec("diffusers") is None:
     pytest.skip("diffusers is not installed", allow_module_level=True)
@@ -72,9 +71,8 @@ assert (ours - exact).abs().max() <= 2 * (native - exact).abs().max()
 """
 
 
-@pytest.mark.parametrize(
-    "script", slow_after(1, [PIPELINE, FLASH_HUB]), ids=["native", "flash_hub"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [PIPELINE, FLASH_HUB], ids=["native", "flash_hub"])
 def test_a_small_model(script: str, tmp_path: Path) -> None:
     pytest.importorskip("kernels")
     result = CliRunner().invoke(main, [str(tmp_path / "flash-attn")])

@@ -86,6 +86,7 @@ def test_a_foreign_module_that_was_imported_before_is_named(python, tmp_path) ->
     assert f"`import runtime` finds {tmp_path / 'runtime.py'}, not" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_types_are_known_to_mypy(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -469,7 +469,7 @@ except runtime.BuildError as error:
 """
 
 
-@pytest.mark.parametrize("size", ["40k", "200k"])
+@pytest.mark.parametrize("size", slow_after(1, ["40k", "200k"]))
 def test_a_full_disk_is_a_clear_error(family, cache, size):
     """Whether it is full for the cache or for a compiler, as the larger one is."""
     cache.mkdir()

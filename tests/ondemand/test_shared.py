@@ -146,6 +146,7 @@ print(*(os.waitpid(child, 0)[1] for child in children))
 """
 
 
+@pytest.mark.slow
 def test_64_processes_on_8_machines_compile_each_kernel_once(
     family, compilations, tmp_path, monkeypatch
 ):

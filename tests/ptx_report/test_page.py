@@ -366,6 +366,7 @@ def test_columns_fit_the_screen(browser, tmp_path, width, view):
     assert max(wide) <= 0
 
 
+@pytest.mark.slow
 def test_a_value_stands_once_however_many_rows_have_it():
     """A large library has 140,000 rows, and names of thousands of characters."""
     row = Row("k", "object", used_registers=40, name=f"void {'n' * 4000}<int>()")
@@ -373,6 +374,7 @@ def test_a_value_stands_once_however_many_rows_have_it():
     assert len(html_text(Report(rows, inputs=["k"]))) < 120_000
 
 
+@pytest.mark.slow
 def test_foreign_kernels_alone_have_a_page(browser, tmp_path):
     report = example()
     report.rows = [row for row in report.rows if row.key is None]

@@ -171,6 +171,7 @@ def test_each_toolkit_is_a_column_and_what_differs_is_said(shown):
     assert any(re.match(r"13\.9\.1: .* s of nvcc; 1 worse, 1 ", x) for x in lines)
 
 
+@pytest.mark.slow
 def test_what_does_not_compile_is_a_row_and_no_end(shown):
     lines, _ = shown
     (line,) = (line for line in lines if line.startswith("new.cu"))
@@ -204,6 +205,7 @@ def test_an_option_of_ptxas_is_a_column(tmp_path):
     assert "not a compile_commands.json" in run(tmp_path / "c.json", "--nvcc", NVCC, status=2)
 
 
+@pytest.mark.slow
 @needs_nvcc
 def test_architectures_that_one_command_cannot_tell_apart_are_compiled_one_by_one(tmp_path):
     file = tmp_path / "k.cu"

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.slow import slow_after
+
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = os.environ.get("CXX", "c++")
 
 
-@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+@pytest.mark.parametrize("sanitizer", slow_after(1, ["thread", "address,undefined"]))
 def test_the_pool_is_free_of_races_and_stray_accesses(sanitizer: str, tmp_path: Path) -> None:
     empty, program = tmp_path / "empty.cpp", tmp_path / "pool_probe"
     empty.write_text("int main() {}\n")

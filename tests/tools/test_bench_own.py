@@ -73,6 +73,7 @@ def test_each_contender_is_measured_or_says_why_not(folder) -> None:
     assert all(float(line["ratio"]) > 0 for line in lines if line["kernel"])
 
 
+@pytest.mark.slow
 def test_cells_and_contenders_are_chosen_by_name(folder) -> None:
     done = bench(folder, "--case", "1024 rows", "--contender", "kernels", "--contender", "PyTorch")
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from codegen.spec.load import load
-from tests.slow import slow_after
 from tools.tune import rows
 from tools.tune.executor import Device
 from tools.tune.plan import plan
@@ -133,7 +132,8 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("family", slow_after(1, SHAPES))
+@pytest.mark.slow
+@pytest.mark.parametrize("family", SHAPES)
 def test_caches_pages_and_packed_sequences_are_tuned_on_the_cpu(family, tmp_path, monkeypatch):
     monkeypatch.setenv("KERNELMINT_CACHE_DIR", str(tmp_path / "cache"))
     shapes, out = tmp_path / "shapes.yaml", tmp_path / "cpu.tuned.yaml"
