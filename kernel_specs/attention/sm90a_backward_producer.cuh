@@ -163,16 +163,15 @@ class QueryGradientWriter {
     float* const to = to_ + part * (Shared::kPartBytes / 4);
     const std::uint32_t from = shared_.query_gradients(part);
     const int bytes = part == 0 ? Shared::kPartBytes : Shared::kLastPartBytes;
-    const std::uint64_t keeping = ptx::make_cache_policy<ptx::CachePolicy::kEvictLast>();
     if (turn_.stores) {
-      ptx::bulk_store(to, from, bytes, keeping);
+      ptx::bulk_store(to, from, bytes, ptx::kEvictLastPolicy);
     } else {
       if (seen_ < turn_.least) {
         while ((seen_ = ptx::load_acquire(turn_.counter)) < turn_.least) {
         }
         ptx::fence_async_global();
       }
-      ptx::bulk_add(to, from, bytes, keeping);
+      ptx::bulk_add(to, from, bytes, ptx::kEvictLastPolicy);
     }
     ptx::bulk_commit_group();
   }

@@ -261,6 +261,7 @@ template <CachePolicy>
 std::uint64_t make_cache_policy() {
   return 0;
 }
+inline constexpr std::uint64_t kEvictLastPolicy = 0;
 inline void prefetch_tensor_map(const CUtensorMap&) {}
 inline void fence_async_shared() {}
 

@@ -36,8 +36,6 @@ HERE, ON_GPU = keys_of(
     "*.sm80.fp16-d64-causal-det*", "*.sm80.bf16-d96-causal-r*", "*.sm80.fp16-d128-det*",
     "*.sm80.bf16-d128-causal-r*",
 )  # fmt: skip
-# Of another set: what no default kernel does.
-VARIANTS = [EMULATED + "flash_backward.sm90a.bf16-d64-causal-r128-c128-q2-s2-v8-is"]
 ON_CPU = [key for key in HERE if not key.startswith(EMULATED)]
 PLAIN = [key for key in ON_CPU if "-det-" not in key]  # the same code as the deterministic
 HERE = [key for key in HERE if key.startswith(EMULATED)]
@@ -120,7 +118,7 @@ class Call(Inputs):
 
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
-@pytest.mark.parametrize("key", slow_if(lambda key: "-d64-" not in key, [*HERE, *VARIANTS]))
+@pytest.mark.parametrize("key", slow_if(lambda key: "-d64-" not in key, HERE))
 @pytest.mark.parametrize(
     ("batch", "seq_len_q", "seq_len_k", "heads", "kv_heads"),
     [(1, 129, 257, 2, 1), (1, 257, 129, 1, 1), (2, 1, 65, 4, 2)],

@@ -19,4 +19,8 @@ __device__ __forceinline__ std::uint64_t make_cache_policy() {
   return policy;
 }
 
+// The policy that make_cache_policy<CachePolicy::kEvictLast> makes, as CUTLASS has it
+// (cute/arch/copy_sm90_desc.hpp): a constant takes no registers of a thread.
+inline constexpr std::uint64_t kEvictLastPolicy = 0x14F0000000000000;
+
 }  // namespace kernelmint::ptx
