@@ -79,7 +79,7 @@ lint: $(TOOLS)
 # and that comparison run beside them. Hundreds of the tests' processes import the project, compiled
 # once, whatever PYTHONDONTWRITEBYTECODE says. Disassembling all kernels (--sass) takes as long as
 # linting: it is left to test-all, as slow tests and builds are.
-TESTS := -m "not slow and not build$(if $(wildcard /dev/nvidia0 /dev/dxg),, and not gpu)"
+TESTS := -m "not slow and not build$(if $(wildcard /dev/nvidia[0-9]* /dev/dxg),, and not gpu)"
 test-all: TESTS :=
 test-all: SASS := --sass
 test-all: test
