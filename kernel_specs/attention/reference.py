@@ -177,7 +177,7 @@ def prefill(
                 queries_of = torch.arange(part.start, part.stop, device=q.device) - rows.start
                 factors = _kept(rng, dropout_p, b, heads, queries_of, columns)
                 probabilities = factors * probabilities
-            o[entry, part] = (probabilities @ values).transpose(0, 1)
+            o[entry, part] = _seen_product(probabilities, values, ~hidden).transpose(0, 1)
     return o, lse
 
 
@@ -231,6 +231,21 @@ def _kept(
     return are_kept.double() / (1 - dropout_p if dropout_p < 1 else 1)
 
 
+def _seen_product(weights: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+    """Returns weights @ values, where a value that is not finite makes NaN of the rows that see it.
+
+    Args:
+        weights: [H, M, N], 0 where a row does not see a value.
+        values: [H, N, D].
+        seen: [M, N].
+    """
+    unusual = ~values.isfinite()
+    product = weights @ values.masked_fill(unusual, 0)
+    if not unusual.any():
+        return product
+    return product.masked_fill(seen.double() @ unusual.double() > 0, math.nan)
+
+
 def _rows(
     of: Tensor, sequence: int, cu_seqlens: Tensor | None, seqused: Tensor | None
 ) -> tuple[int, slice]:
@@ -256,9 +271,6 @@ def attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Computes dq, dk and dv of o = softmax(scale * q k^T) v, given dout, the gradient of o.
 
-    As FlashAttention's equations have it (Dao et al., 2022, appendix B.2): P = exp(S - lse), dP =
-    dout v^T, D = the sum of dout o over a row, dS = P (dP - D).
-
     Args:
         dout: [B, Sq, H, D].
         q: [B, Sq, H, D].
@@ -272,22 +284,10 @@ def attention_backward(
     Returns:
         dq [B, Sq, H, D], dk and dv [B, Sk, Hk, D], in fp64.
     """
-    group = q.shape[2] // k.shape[2]
-    dout, q, o = (t.double().transpose(1, 2) for t in (dout, q, o))
-    k, v = (t.double().transpose(1, 2).repeat_interleave(group, 1) for t in (k, v))
-    scores = scale * q @ k.transpose(-1, -2)
-    probabilities = torch.exp(scores - lse.double().unsqueeze(-1))
-    if causal:
-        hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
-        hidden = hidden.triu(k.shape[2] - q.shape[2] + 1)
-        probabilities = probabilities.masked_fill(hidden, 0)
-    products = dout @ v.transpose(-1, -2) - (dout * o).sum(-1, keepdim=True)
-    scores_gradient = probabilities * products
-    dq = scale * scores_gradient @ k
-    dk = scale * scores_gradient.transpose(-1, -2) @ q
-    dv = probabilities.transpose(-1, -2) @ dout
-    dk, dv = (t.reshape(t.shape[0], -1, group, *t.shape[2:]).sum(2) for t in (dk, dv))
-    return dq.transpose(1, 2), dk.transpose(1, 2), dv.transpose(1, 2)
+    gradients = prefill_backward(
+        dout, q, k, v, o, lse, softmax_scale=scale, window_right=0 if causal else -1
+    )
+    return gradients[:3]
 
 
 def slopes_backward(
@@ -315,10 +315,11 @@ def slopes_backward(
     """Returns the gradients of q, k, v, alibi_slopes and s_aux in fp64, one sequence after the
     other.
 
-    With scores S, P = exp(S - lse), dP = dout v^T, and D, the sum of dout o over a row, dS is
-    P (dP - D), times the softcap's derivative. Dropout's factors are in dP, and in the P of dv. A
-    sink's gradient is the sum of -exp(s_aux - lse) D. A slope's is that of -dS times the distance,
-    without the softcap's derivative.
+    As FlashAttention's equations have it (Dao et al., 2022, appendix B.2): with scores S, P =
+    exp(S - lse), dP = dout v^T, and D, the sum of dout o over a row, dS is P (dP - D), times the
+    softcap's derivative. Dropout's factors are in dP, and in the P of dv. A sink's gradient is the
+    sum of -exp(s_aux - lse) D. A slope's is that of -dS times the distance, without the softcap's
+    derivative.
 
     Args:
         dout: [B, Sq, H, Dv], or with `cu_seqlens_q` [1, total, H, Dv].
@@ -364,7 +365,8 @@ def slopes_backward(
         if alibi_slopes is not None:
             scores = scores - alibi_slopes[b, :, None, None].double() * distances
         sums = lse[entry, :, rows].double()
-        probabilities = torch.exp(scores - sums.nan_to_num(neginf=math.inf)[..., None])
+        sums = sums.masked_fill(sums.isneginf(), math.inf)
+        probabilities = torch.exp(scores - sums[..., None])
         probabilities = probabilities.masked_fill(hidden, 0)
         row_sums = (gradients * out).sum(-1)
         factors = torch.ones_like(probabilities)
@@ -373,12 +375,17 @@ def slopes_backward(
             factors = _kept(rng, dropout_p, b, heads, queries_of, columns)
         products = factors * (gradients @ values.mT)
         gradient = probabilities * (products - row_sums[..., None])
+        gradient = gradient.masked_fill(hidden, 0)
         dalibi_slopes[b] = -(gradient * distances).sum((1, 2))
-        gradient = gradient * slant
-        dq[entry, rows] = (scale * gradient @ keys).transpose(0, 1)
-        of_keys = scale * gradient.mT @ of_rows, (factors * probabilities).mT @ gradients
+        gradient = scale * gradient * slant.masked_fill(hidden, 0)
+        dq[entry, rows] = _seen_product(gradient, keys, ~hidden).transpose(0, 1)
+        of_keys = (
+            _seen_product(gradient.mT, of_rows, ~hidden.mT),
+            _seen_product((factors * probabilities).mT, gradients, ~hidden.mT),
+        )
         for total, part in zip((dk, dv), of_keys, strict=True):
-            total[of, keys_at] = part.unflatten(0, (-1, group)).sum(1).transpose(0, 1)
+            part = part.reshape(k.shape[2], group, *part.shape[1:]).sum(1)
+            total[of, keys_at] = part.transpose(0, 1)
         if s_aux is not None:
             ds_aux -= (torch.exp(s_aux.double()[:, None] - sums) * row_sums).sum(-1)
     return dq, dk, dv, dalibi_slopes, ds_aux
