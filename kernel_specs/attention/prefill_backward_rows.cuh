@@ -111,8 +111,7 @@ __device__ __forceinline__ void prepare_block(const Problem& problem) {
       if constexpr (attention::DropsOut<typename Config::Args>)
         problem.deltas[first + place] = sum * (1 - args.dropout_p);
       problem.log_sums[first + place] = log_sum * kLog2E;
-      if (sink > -INFINITY && log_sum < INFINITY)
-        of_sink += ptx::exp2((sink - log_sum) * kLog2E) * sum;
+      if (sink > -INFINITY) of_sink += ptx::exp2((sink - log_sum) * kLog2E) * sum;
     });
   }
   if constexpr (attention::GivesSlopes<typename Config::Args>)

@@ -3,6 +3,8 @@
 // to scores than multiply them by a factor is another one, with `kChangesScores`.
 #pragma once
 
+#include "attention/hidden_values.cuh"
+#include "attention/prefill_backward_hidden_values.cuh"
 #include "attention/prefill_backward_rows.cuh"
 #include "attention/sm80_backward_block.cuh"
 #include "attention/sm80_backward_copy.cuh"
@@ -31,7 +33,8 @@ __global__ void __launch_bounds__(Config::threads, Config::resident_blocks)
       .run();
 }
 
-// dQ, scaled and rounded, of a block of queries, from the order of the registers.
+// dQ, scaled and rounded, of a block of queries, from the order of the registers; and gradients
+// that hidden values have reached.
 template <class Config>
 __global__ void __launch_bounds__(Config::threads)
     finish_queries(const __grid_constant__ Problem<typename Config::Args> problem) {
@@ -47,6 +50,9 @@ __global__ void __launch_bounds__(Config::threads)
     clear_queries_before<Element>(problem, at);
   if (!at.exists()) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const bool hides_keys = flash_prefill_backward::hides_keys(problem, at);
+  bool reached = hides_keys && attention_backward::may_be_reached<Config, Config::threads>(
+                                   problem, FindQueries<Config>::of(problem, at));
   typename Tile::Values values;
   values.zero();
   if (!problem.stores_first || at.sees_keys(problem))
@@ -54,14 +60,18 @@ __global__ void __launch_bounds__(Config::threads)
         values,
         problem.dq + std::int64_t{at.index} * (Config::B_r * Config::d_head) + warp * Tile::kFloats,
         lane, [](float (&quad)[4], const float* from) { ptx::load_quad(quad, from); });
-  values.for_each(
-      [&](float& value) { value *= args.softmax_scale * attention::keep_scale_of(args); });
+  values.for_each([&](float& value) {
+    value *= args.softmax_scale * attention::keep_scale_of(args);
+    reached |= !attention::is_finite(value);
+  });
   const std::uint32_t tile = ptx::shared_address(shared_memory);
   store_rounded<Element, Layout>(tile, Tile::first_query(warp), Tile::first_column(warp), values);
   __syncthreads();
   RowCopy<Config, Layout, Config::B_r>::store(
       tile, args.dq.template at<Element>(at.region.entry, at.region.first_row, at.head),
       args.dq.stride[1], at.block * Config::B_r, Part{0, at.region.rows, static_cast<int>(args.D)});
+  if (hides_keys && __syncthreads_or(reached))
+    attention_backward::remake<Config, Config::threads, FindQueries<Config>>(problem);
 }
 
 template <class Config>

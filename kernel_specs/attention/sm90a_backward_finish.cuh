@@ -3,20 +3,27 @@
 
 #include <cstdint>
 
+#include "attention/backward_hidden_values.cuh"
+#include "attention/hidden_values.cuh"
 #include "attention/sm90a_backward_shared_memory.cuh"
 #include "ptx/math.cuh"
 #include "register_tile.cuh"
 
 namespace kernelmint::attention_backward::sm90a {
 
+// Shared memory of the kernel that finishes dQ, if queries do not see all keys.
+template <class Config>
+inline constexpr int kRemakeBytes = sizeof(Remake<Config, 128 * Config::n_warpgroups, int>);
+
 // The same as finish_block for wide heads: a warp has 16 queries by its warpgroup's columns, in
 // panels of 64.
 template <class Config>
-__device__ __forceinline__ void finish_wide_block(const float* sums, int index, bool sees_keys,
+__device__ __forceinline__ bool finish_wide_block(const float* sums, int index, bool sees_keys,
                                                   typename Config::dtype* dq, std::int64_t stride,
                                                   std::int64_t count, int columns, float scale) {
   using Element = typename Config::dtype;
   constexpr int kPanels = kPanelsOfWarpgroup<Config>;
+  std::uint32_t zeros = 0;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const float* const from = sums + std::int64_t{index} * (Config::B_r * Config::padded_head) +
                             warp * kPanels * 1024 + lane * ptx::kQuadLaneStep;
@@ -36,17 +43,19 @@ __device__ __forceinline__ void finish_wide_block(const float* sums, int index, 
       transpose_quad(words);
       const int query = warp % 4 * 16 + lane / 4 + c % 2 * 8;
       const int column = (warp / 4 * kPanels + panel) * 64 + c / 2 * 32 + lane % 4 * 8;
+      const uint4 eight{words[0], words[1], words[2], words[3]};
+      zeros = attention::add_zeros<Element>(eight, zeros);
       if (query < count && column < columns)
-        *reinterpret_cast<uint4*>(dq + query * stride + column) =
-            uint4{words[0], words[1], words[2], words[3]};
+        *reinterpret_cast<uint4*>(dq + query * stride + column) = eight;
     });
   });
+  return (zeros & 0x7fff7fffu) == 0;
 }
 
 // The same for wide heads whose warpgroups have half of the columns each, in chunks of 8: four
 // floats a thread.
 template <class Config>
-__device__ __forceinline__ void finish_halves(const float* sums, int index, bool sees_keys,
+__device__ __forceinline__ bool finish_halves(const float* sums, int index, bool sees_keys,
                                               typename Config::dtype* dq, std::int64_t stride,
                                               std::int64_t count, int columns, float scale) {
   using Element = typename Config::dtype;
@@ -55,6 +64,7 @@ __device__ __forceinline__ void finish_halves(const float* sums, int index, bool
   const float4* const from = reinterpret_cast<const float4*>(sums) +
                              (std::int64_t{index} * 2 + half) * (Config::B_r * kColumns / 4) +
                              threadIdx.x % 128;
+  std::uint32_t zeros = 0;
   float4 values[kColumns / 8];
   unroll<kColumns / 8>(
       [&](int c) { values[c] = sees_keys ? __ldcg(from + c * 128) : float4{0, 0, 0, 0}; });
@@ -68,16 +78,19 @@ __device__ __forceinline__ void finish_halves(const float* sums, int index, bool
     transpose_quad(words);
     const int query = warp * 16 + lane / 4 + c % 2 * 8;
     const int column = half * kColumns + c / 2 * 32 + lane % 4 * 8;
+    const uint4 eight{words[0], words[1], words[2], words[3]};
+    zeros = attention::add_zeros<Element>(eight, zeros);
     if (query < count && column < columns)
-      *reinterpret_cast<uint4*>(dq + query * stride + column) =
-          uint4{words[0], words[1], words[2], words[3]};
+      *reinterpret_cast<uint4*>(dq + query * stride + column) = eight;
   });
+  return (zeros & 0x7fff7fffu) == 0;
 }
 
 // The index-th block's dQ from the order of the registers, scaled and rounded, as `count` rows of
-// `columns`, d_head if not `kNarrow`. It is zero if the block sees no keys.
+// `columns`, d_head if not `kNarrow`. It is zero if the block sees no keys. False if the thread has
+// values that are not finite.
 template <class Config, bool kNarrow>
-__device__ __forceinline__ void finish_block(const float* sums, int index, bool sees_keys,
+__device__ __forceinline__ bool finish_block(const float* sums, int index, bool sees_keys,
                                              typename Config::dtype* dq, std::int64_t stride,
                                              std::int64_t count, int columns, float scale) {
   using Element = typename Config::dtype;
@@ -90,13 +103,14 @@ __device__ __forceinline__ void finish_block(const float* sums, int index, bool 
   constexpr int kChunks = kQueries / 8, kPairs = (kChunks + 1) / 2;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, part = threadIdx.x / 128;
   const int threads = part == 0 ? 128 : kLastPartThreads<Config>;
-  if (Config::d_head == 96 && warp * 32 >= threads) return;
+  if (Config::d_head == 96 && warp * 32 >= threads) return true;
   const float4* const from = reinterpret_cast<const float4*>(sums) +
                              (std::int64_t{index} * 2 + part) * (kQueries * 16) + warp * 32 + lane;
   float4 values[2 * kPairs];
   unroll<2 * kPairs>([&](int i) {
     values[i] = sees_keys && i < kChunks ? __ldcg(from + i * threads) : float4{0, 0, 0, 0};
   });
+  std::uint32_t zeros = 0;
   const int first_query = kQueries < Config::B_r ? part * kQueries : 0;
   const int first_column = (kQueries < Config::B_r ? 0 : part * 64) + warp * 16;
   unroll<kPairs>([&](int pair) {
@@ -125,9 +139,11 @@ __device__ __forceinline__ void finish_block(const float* sums, int index, bool 
     std::uint32_t words[4];
     unroll<4>(
         [&](int i) { words[i] = ptx::pack<Element>(own[2 * i] * scale, own[2 * i + 1] * scale); });
-    *reinterpret_cast<uint4*>(dq + query * stride + first_column + eight * 8) =
-        uint4{words[0], words[1], words[2], words[3]};
+    const uint4 values_of_query{words[0], words[1], words[2], words[3]};
+    zeros = attention::add_zeros<Element>(values_of_query, zeros);
+    *reinterpret_cast<uint4*>(dq + query * stride + first_column + eight * 8) = values_of_query;
   });
+  return (zeros & 0x7fff7fffu) == 0;
 }
 
 }  // namespace kernelmint::attention_backward::sm90a

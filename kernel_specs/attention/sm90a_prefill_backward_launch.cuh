@@ -68,11 +68,12 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
     if (result.error != nullptr) return result;
   }
   if (has_queries) {
-    const LaunchResult result =
-        launch_cuda<&finish_queries<Config>>({.grid = {args.H * problem.query_blocks},
-                                              .block = {128 * Config::n_warpgroups},
-                                              .dependent = true},
-                                             context, problem);
+    const LaunchResult result = launch_cuda<&finish_queries<Config>>(
+        {.grid = {args.H * problem.query_blocks},
+         .block = {128 * Config::n_warpgroups},
+         .shared_memory = attention_backward::sm90a::kRemakeBytes<Config>,
+         .dependent = true},
+        context, problem);
     if (result.error != nullptr) return result;
   }
   if constexpr (attention::GivesSlopes<typename Config::Args>) {

@@ -40,6 +40,7 @@ _SOURCE = """\
 #define MEMORY extern unsigned char shared_memory[] __asm__("emulated_shared_memory")
 #define MEMORY_OF(family) namespace family {{ MEMORY; namespace {target} {{ MEMORY; }} }}
 namespace kernelmint {{
+namespace attention_backward {{ MEMORY; }}
 MEMORY_OF({family})
 MEMORY_OF(flash_prefill)  // flash_dropout's kernels are those
 MEMORY_OF(flash_prefill_backward)

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 
+#include "attention/flash_backward/hidden_values.cuh"
 #include "attention/flash_backward/problem.h"
 #include "attention/flash_backward/sm80_equal_sequences.cuh"
+#include "attention/hidden_values.cuh"
 #include "attention/sm80_backward_copy.cuh"
 #include "attention/sm80_backward_query_gradients.cuh"
 #include "ptx/atomic.cuh"
@@ -15,7 +17,8 @@ namespace kernelmint::flash_backward::sm80 {
 
 using namespace attention_backward::sm80;
 
-// dQ, scaled and rounded, of a block of queries, from the order of the registers.
+// dQ, scaled and rounded, of a block of queries, from the order of the registers; and gradients
+// that hidden values have reached.
 template <class Config>
 __global__ void __launch_bounds__(Config::threads)
     finish_queries(const __grid_constant__ Problem<typename Config::Args> problem) {
@@ -31,7 +34,11 @@ __global__ void __launch_bounds__(Config::threads)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   typename Tile::Values values;
   values.zero();
-  if (args.Sk > 0 && block >= first_query_block<Config>(problem, 0)) {
+  const bool sees_keys = args.Sk > 0 && block >= first_query_block<Config>(problem, 0);
+  const bool hides_keys = Config::causal && sees_keys;
+  bool reached = hides_keys && attention_backward::may_be_reached<Config, Config::threads>(
+                                   problem, FindQueries<Config>()(problem));
+  if (sees_keys) {
     float* const from =
         problem.dq +
         std::int64_t{block_index(problem, batch, head, block)} * (Config::B_r * Config::d_head) +
@@ -39,13 +46,18 @@ __global__ void __launch_bounds__(Config::threads)
     Tile::for_each(values, from, lane,
                    [](float (&quad)[4], const float* at) { ptx::load_quad(quad, at); });
   }
-  values.for_each([&](float& value) { value *= args.scale; });
+  values.for_each([&](float& value) {
+    value *= args.scale;
+    reached |= !attention::is_finite(value);
+  });
   const std::uint32_t tile = ptx::shared_address(shared_memory);
   store_rounded<Element, Layout>(tile, Tile::first_query(warp), Tile::first_column(warp), values);
   __syncthreads();
   RowCopy<Config, Layout, Config::B_r>::store(tile, args.dq.template at<Element>(batch, 0, head),
                                               args.dq.stride[1], block * Config::B_r,
                                               Rows{static_cast<int>(args.Sq)});
+  if (hides_keys && __syncthreads_or(reached))
+    attention_backward::remake<Config, Config::threads, FindQueries<Config>>(problem);
 }
 
 }  // namespace kernelmint::flash_backward::sm80

@@ -65,6 +65,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   return launch_cuda<&flash_backward::finish_queries<Config>>(
       {.grid = {heads * problem.query_blocks},
        .block = {128 * Config::n_warpgroups},
+       .shared_memory = Config::causal ? kRemakeBytes<Config> : 0,
        .dependent = true},
       context, static_cast<const flash_backward::Problem<typename Config::Args>&>(problem));
 }

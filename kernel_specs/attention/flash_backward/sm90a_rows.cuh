@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "attention/flash_backward/hidden_values.cuh"
 #include "attention/flash_backward/problem.h"
 #include "attention/sm90a_backward_finish.cuh"
 #include "ptx/atomic.cuh"
@@ -12,23 +13,29 @@
 
 namespace kernelmint::flash_backward {
 
-// dQ as a tensor.
+// dQ as a tensor; and gradients that hidden values have reached.
 template <class Config>
 __global__ void __launch_bounds__(128 * Config::n_warpgroups)
     finish_queries(const __grid_constant__ Problem<typename Config::Args> problem) {
   using Element = typename Config::dtype;
+  constexpr int kThreads = 128 * Config::n_warpgroups;
   ptx::wait_for_kernel_ahead();
   const auto& args = problem.args;
   const int block = static_cast<int>(blockIdx.x) % problem.query_blocks;
   const int heads = static_cast<int>(blockIdx.x) / problem.query_blocks;
   const int head = heads % static_cast<int>(args.H), batch = heads / static_cast<int>(args.H);
   const std::int64_t first = std::int64_t{block} * Config::B_r;
-  attention_backward::sm90a::finish_block<Config, false>(
-      problem.dq, block_index(problem, batch, head, block),
-      args.Sk > 0 && block >= first_query_block<Config>(problem, 0),
+  const bool sees_keys = args.Sk > 0 && block >= first_query_block<Config>(problem, 0);
+  const bool hides_keys = Config::causal && sees_keys;
+  bool reached = hides_keys && attention_backward::may_be_reached<Config, kThreads>(
+                                   problem, FindQueries<Config>()(problem));
+  reached |= !attention_backward::sm90a::finish_block<Config, false>(
+      problem.dq, block_index(problem, batch, head, block), sees_keys,
       args.dq.template as<Element>() + batch * args.dq.stride[0] + head * args.dq.stride[2] +
           first * args.dq.stride[1],
       args.dq.stride[1], args.Sq - first, Config::d_head, args.scale);
+  if (hides_keys && __syncthreads_or(reached))
+    attention_backward::remake<Config, kThreads, FindQueries<Config>>(problem);
 }
 
 }  // namespace kernelmint::flash_backward

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import runtime
-from kernel_specs.attention.reference import attention_backward
+from kernel_specs.attention.reference import attention, attention_backward
 from runtime import packs
 from tests import warm_python
 from tests.kernels.lengths import EMULATED, Inputs, keys_of
@@ -75,17 +75,10 @@ class Call(Inputs):
 
     def attend(self) -> None:
         """Makes the output and the log-sum-exps that a forward would have given."""
-        group = self.q.shape[2] // self.k.shape[2]
-        q = self.q.double().transpose(1, 2)
-        k, v = (t.double().transpose(1, 2).repeat_interleave(group, 1) for t in (self.k, self.v))
-        scores = self.scale * q @ k.transpose(-1, -2)
-        if self.causal:
-            hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=self.device)
-            hidden = hidden.triu(k.shape[2] - q.shape[2] + 1)
-            scores = scores.masked_fill(hidden, -math.inf)
-        self.lse = torch.logsumexp(scores, -1).float()
-        o = torch.softmax(scores, -1).nan_to_num() @ v  # rows that see no key: 0
-        self.o = o.transpose(1, 2).to(self.dtype).contiguous()
+        o, lse = attention(
+            self.q, self.k, self.v, causal=self.causal, scale=self.scale, return_lse=True
+        )
+        self.o, self.lse = o.to(self.dtype), lse.float()
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -112,8 +105,11 @@ class Call(Inputs):
         if self.dtype == torch.float32:
             least = F32_FLOOR * math.sqrt(max(1, self.q.shape[1] / max(1, self.k.shape[1])))
         for name, ours, exact in zip(("dq", "dk", "dv"), self.run(), self.expected(), strict=True):
-            allowed = max(self.rounding * exact.norm().item(), least * exact.numel() ** 0.5)
-            error = (ours - exact).norm().item()
+            finite = exact.isfinite()
+            assert torch.equal(ours.isfinite(), finite), name
+            norm = exact[finite].norm().item()
+            allowed = max(self.rounding * norm, least * finite.sum().item() ** 0.5)
+            error = (ours - exact)[finite].norm().item()
             assert error <= allowed, (name, error, allowed)
 
 
@@ -216,6 +212,23 @@ def test_what_is_not_finite_reaches_only_who_sees_it(key: str, name: str) -> Non
         keys = seen[queries].any(0)
         for reached, one, other in zip((queries, keys, keys), before, call.run(), strict=True):
             assert torch.equal(one[0, ~reached], other[0, ~reached])
+
+
+@pytest.mark.parametrize(
+    "key",
+    [*slow_if(lambda key: "-d64-" not in key, [k for k in [*PLAIN, *HERE] if "-causal-" in k]),
+     *(k for k in ON_GPU if "-causal-" in k.values[0])],
+)  # fmt: skip
+def test_hidden_values_that_are_not_finite_reach_no_gradient(key: str) -> None:
+    """In a block some queries see them. Each entry of the batch has others."""
+    call = Call(key, 150, 170, batch=5)
+    call.q[0, 70, 0, 3] = math.nan
+    call.k[1, 70, 0, 3] = math.inf
+    call.v[2, 165, 0, 3] = -math.inf
+    call.dout[3, 70, 1, 3] = math.inf
+    call.q[4, 100:, 1, 3] = -math.inf
+    call.attend()
+    call.check()
 
 
 @pytest.mark.parametrize("key", [key for key in ON_GPU if "-det-" in key.values[0]])

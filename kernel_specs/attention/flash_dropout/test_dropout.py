@@ -145,6 +145,26 @@ def test_the_kernels_drop_what_the_oracle_drops(key: str, case: dict[str, Any]) 
     check(key, case, draws[1:2] if key.startswith(EMULATED) else draws)
 
 
+@pytest.mark.parametrize("key", [*(key for key in HERE if key.startswith(EMULATED)), *ON_GPU])
+def test_hidden_values_that_are_not_finite_reach_no_gradient(key: str) -> None:
+    """In a block some queries see them. Each entry of the batch has others."""
+    forward = Inputs(key)
+    case = {"rows": (4, 70), "keys": (4, 130), "heads": (2, 1), "window_right": 0}
+    (dout, q, k, v), options = made(case, forward.dtype, forward.info.parameters["d_head"])
+    q[0, 30, 0, 3] = k[1, 80, 0, 3] = dout[3, 30, 1, 3] = torch.nan
+    v[2, 125, 0, 3] = torch.inf
+    rng, options = torch.tensor([42, 7]), options | {"dropout_p": 0.5}
+    o, lse = prefill(q, k, v, rng, **options)
+    inputs = [t.to(forward.device) for t in (dout, q, k, v, o.to(q.dtype), lse.float(), rng)]
+    expected = prefill_backward(*inputs, **options)
+    for backward in gradients_of(forward, q.shape[3]):
+        gradients = [unwritten(t) for t in inputs[1:4]]
+        backward(*inputs, **options, out=tuple(gradients))
+        for name, ours, true in zip(GRADIENTS, gradients, expected, strict=False):
+            finite = true.isfinite()  # NaN that is dropped may be 0
+            close(name, ours[finite], true[finite])
+
+
 def check(key: str, case: dict[str, Any], draws: list[tuple[tuple[int, int], float]]) -> None:
     """Holds a kernel and its gradients' to the oracle, twice: the output has the same bits, and so
     have gradients of kernels that say so."""

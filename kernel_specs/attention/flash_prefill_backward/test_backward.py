@@ -83,8 +83,7 @@ class Call(Inputs):
         options |= {"window_left": window[0], "window_right": window[1], "softcap": softcap}
         options["softmax_scale"] = 1.5 * head_dim**-0.5
         self.options = options
-        o, lse = prefill(self.q, self.k, self.v, **options)
-        self.o, self.lse = o.to(self.dtype), lse.float()
+        self.attend()
         if lengths == "used":
             for tensor, of_each, used in (
                 (self.q, of_q, "seqused_q"),
@@ -96,6 +95,11 @@ class Call(Inputs):
                 for length, rows in zip(of_each, options[used].tolist(), strict=True):
                     tensor[0, begin + rows : begin + length] = math.nan
                     begin += length
+
+    def attend(self) -> None:
+        """Makes the output and the log-sum-exps that a forward would have given."""
+        o, lse = prefill(self.q, self.k, self.v, **self.options)
+        self.o, self.lse = o.to(self.dtype), lse.float()
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -114,8 +118,11 @@ class Call(Inputs):
             true = exact[name]
             # A slope's terms, f32, cancel each other: their sum is less than a tenth of them.
             rounding = 1e-5 if name == "dalibi_slopes" else ROUNDINGS[ours.dtype]
-            allowed = max(rounding * true.norm().item(), 1e-2 * rounding * true.numel() ** 0.5)
-            error = (ours - true).norm().item()
+            finite = true.isfinite()
+            assert torch.equal(ours.isfinite(), finite), (name, self.options)
+            norm = true[finite].norm().item()
+            allowed = max(rounding * norm, 1e-2 * rounding * finite.sum().item() ** 0.5)
+            error = (ours - true)[finite].norm().item()
             assert error <= allowed, (name, error, allowed, self.options)
 
 
@@ -178,6 +185,37 @@ def test_what_is_not_finite_reaches_only_who_sees_it(key: str, name: str) -> Non
     keys = seen[queries].any(0)
     for reached, one, other in zip((queries, keys, keys), before[:3], after[:3], strict=True):
         assert torch.equal(one[0, ~reached], other[0, ~reached])
+
+
+HIDING = [  # calls that hide keys
+    ("equal", (20, 5), 0.0, False, False, (64, 64), (4, 2)),
+    ("packed", (-1, 0), 1.5, False, True, (40, 64), (2, 2)),
+    ("other keys", (40, 0), 0.0, True, False, (64, 40), (2, 1)),
+    ("packed", (3, -1), 0.0, True, True, (64, 64), (4, 1)),
+]
+
+
+@pytest.mark.parametrize("call", HIDING, ids=str)
+@pytest.mark.parametrize("key", [*slow_if(lambda key: "-d64-" not in key, ON_CPU), *ON_GPU])
+def test_hidden_values_that_are_not_finite_reach_no_gradient(key: str, call: Any) -> None:
+    """In a block some queries see them."""
+    for name in ("q", "k", "v", "dout"):
+        for bad in (math.nan, math.inf):
+            broken = Call(key, *call)
+            getattr(broken, name)[0, 50, 0, 3] = bad
+            broken.attend()
+            broken.check()
+
+
+@pytest.mark.skipif(not HERE, reason="built without CUDA")
+@pytest.mark.parametrize("key", slow_if(lambda key: "-d64-" not in key, HERE))
+def test_hidden_values_reach_no_gradient_of_the_emulated(key: str) -> None:
+    place = HERE.index(key)
+    call = Call(key, *HIDING[place % len(HIDING)])
+    name = ("q", "k", "v", "dout")[place // 2 % 4]
+    getattr(call, name)[0, 50, 0, 3] = math.inf if place % 2 else math.nan
+    call.attend()
+    call.check()
 
 
 @pytest.mark.parametrize("key", [*(key for key in HERE if ".sm80.bf16-d64-" in key), *ON_GPU])
