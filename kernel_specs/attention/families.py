@@ -16,9 +16,6 @@ from . import checks
 
 FORWARD, PREFILL, DECODE = "flash_forward", "flash_prefill", "flash_decode"
 DROPOUT = "flash_dropout"
-# Functions refuse flash_dropout's kernels for GPUs, which are right in the emulator: no GPU has run
-# them yet.
-DROPS_OUT_ON_GPUS = False
 _PAGES = 16  # keys that every target reads of a page at once
 _FEW_ROWS = 16  # flash_decode takes so many query rows of one key head at once
 _FEW_ON_CPU = 4  # with more, flash_forward is the faster family on the CPU
@@ -130,18 +127,12 @@ def family_of(
     return FORWARD if head_dim in values_of(FORWARD, "d_head", q.is_cuda) else PREFILL
 
 
-def check_dropout(dropout_p: float, q: torch.Tensor) -> None:
-    """Raises InvalidArgument for a value of `dropout_p` that is no probability, or that no kernel
-    for the device of `q` has."""
+def check_dropout(dropout_p: float) -> None:
+    """Raises InvalidArgument for a value of `dropout_p` that is no probability."""
     if isinstance(dropout_p, bool) or not isinstance(dropout_p, (int, float)):
         raise unexpected("dropout_p", dropout_p, "a float")
     if not 0 <= dropout_p <= 1:
         raise InvalidArgument(f"dropout_p: got {shown(dropout_p)}, expected 0 to 1")
-    if dropout_p != 0 and q.is_cuda and not DROPS_OUT_ON_GPUS:
-        raise InvalidArgument(
-            f"dropout_p: got {shown(dropout_p)}, expected 0 on {q.device}: only kernels of the CPU "
-            "drop out"
-        )
 
 
 def is_few(queries: Any, heads: Any, kv_heads: Any, *inputs: torch.Tensor | None) -> bool:
@@ -381,7 +372,7 @@ def attend(
     nothing.
     """
     checks.check_numbers(softcap, num_splits=num_splits)
-    check_dropout(dropout_p, q)
+    check_dropout(dropout_p)
     _, queries, heads, head_dim = tensors.extents("q", q, 4)
     _, size, kv_heads, value_dim = tensors.extents("v", v, 4)
     alone = num_splits == 1

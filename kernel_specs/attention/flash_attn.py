@@ -54,8 +54,7 @@ def flash_attn_func(
             256. torch.autocast casts it, k, v and s_aux.
         k: keys, [B, Sk, Hk, D]; Hk divides H.
         v: values, [B, Sk, Hk, Dv]; Dv is a multiple of 8, at most 256.
-        dropout_p: how probably a probability is dropped, as `kernelmint.attention` has it; on a GPU
-            0.
+        dropout_p: how probably a probability is dropped, as `kernelmint.attention` has it.
         softmax_scale: the factor on q k^T; D ** -0.5 if None.
         causal: a query sees no key after its own.
         window_size: how many keys before and after its own a query sees; -1: all.

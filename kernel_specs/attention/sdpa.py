@@ -36,7 +36,7 @@ def sdpa(
         key: [B, Hk, Sk, D].
         value: [B, Hk, Sk, Dv].
         attn_mask: None; no kernel takes a mask.
-        dropout_p: how probably a probability is dropped, as `attention` has it; on a GPU 0.
+        dropout_p: how probably a probability is dropped, as `attention` has it.
         is_causal: query i sees keys 0 to i: aligned top-left, as PyTorch does it, where
             `attention` aligns bottom-right.
         scale: the factor on q k^T; D ** -0.5 if None.

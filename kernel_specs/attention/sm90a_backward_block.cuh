@@ -19,6 +19,10 @@ namespace kernelmint::attention_backward::sm90a {
 template <class Config, class Sequences>
 __device__ __forceinline__ void run_block(const typename Sequences::Problem& problem,
                                           unsigned char* shared_memory) {
+  // All registers of the block are handed out when it starts, in eights: more than these, and a
+  // warpgroup would wait for ever.
+  static_assert(Config::producer_registers + Config::n_warpgroups * Config::consumer_registers <=
+                65536 / Config::threads / 8 * 8 * (Config::n_warpgroups + 1));
   const typename Sequences::Shared shared(ptx::shared_address(shared_memory));
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   ptx::let_next_kernel_start();

@@ -550,7 +550,7 @@ def attention(
         value: [B, Hk, Sk, Dv].
         attention_mask: the result of `mask`, which has the keys that queries see; None: no mask was
             made.
-        dropout: how probably a probability is dropped; on a GPU 0.
+        dropout: how probably a probability is dropped.
         scaling: the factor on q k^T; D ** -0.5 if None.
         sliding_window: the number of keys a query sees, its own the last, if no mask was made.
         softcap: scores become softcap * tanh(score / softcap).

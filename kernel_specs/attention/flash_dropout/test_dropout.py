@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import runtime
-from kernel_specs.attention import families
 from kernel_specs.attention.reference import kept, philox, prefill, prefill_backward
 from tests.emulated import kernels as emulated
 from tests.kernels.lengths import EMULATED, Inputs, keys_of
@@ -315,21 +314,13 @@ class TestFunctions:
                 with pytest.raises(runtime.InvalidArgument, match=f"^dropout_p: got {message}"):
                     function(*self.inputs, dropout_p=value)
 
-    @pytest.mark.gpu
-    @pytest.mark.skipif(families.DROPS_OUT_ON_GPUS, reason="no GPU is refused")
-    def test_gpus_are_refused_by_name(self) -> None:
-        inputs = [t.detach().to("cuda", torch.bfloat16) for t in self.inputs]
-        with pytest.raises(runtime.InvalidArgument, match=r"dropout_p: got 0\.1, expected 0 on cu"):
-            runtime.attention(*inputs, dropout_p=0.1)
-
 
 @pytest.mark.gpu
 class TestFunctionsOnGPUs:
-    """The functions of the group, whether or not they refuse GPUs by default."""
+    """The functions of the group."""
 
     @pytest.fixture(autouse=True)
-    def _inputs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(families, "DROPS_OUT_ON_GPUS", True)
+    def _inputs(self) -> None:
         shapes = ((2, 200, 4, 64), (2, 300, 2, 64), (2, 300, 2, 64), (2, 200, 4, 64))
         *leaves, self.dout = (torch.randn(s, device="cuda").bfloat16() for s in shapes)
         self.inputs = [t.requires_grad_() for t in leaves]
