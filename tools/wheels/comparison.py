@@ -51,7 +51,7 @@ class Library:
         name: its file in the wheel.
         sections: those that differ: ".text".
         target: the CPU target that it holds, as "family.cpu"; None without one.
-        functions: the number of the wheel's functions.
+        functions: the number of functions in either library.
         differing_functions: those that differ; none where only data or other code does.
         compilers: those that the wheel's library names, and the other's, if they differ.
     """
@@ -209,14 +209,15 @@ def _host(
             is_held = any(target in pack.targets for pack in wheel.packs.values())
             old, new = (_image(w, name) for w in (wheel, other))
             with _named(other, name):
-                functions = Functions(old, new, _names(new, name, build)).differences()
+                functions = Functions(old, new, _names(new, name, build))
+                differences = tuple(functions.differences())
                 compilers = old.compilers, new.compilers
             yield Library(
                 name,
                 tuple(sections),
                 target if is_held else None,
-                len(old.functions),
-                tuple(functions),
+                functions.count(),
+                differences,
                 compilers if compilers[0] != compilers[1] else None,
             )
 

@@ -212,6 +212,12 @@ class Functions:
                 functions = self._old.functions[begin:end]
                 yield from zip(functions, self._new.functions[other_begin:other_end], strict=True)
 
+    def count(self) -> int:
+        """Returns how many functions there are in either library, those of both once."""
+        return len(self._old.functions) + sum(
+            new.start not in self._partners for new in self._new.functions
+        )
+
     def differences(self) -> list[Difference]:
         """Returns the functions that differ."""
         differing = [
