@@ -34,9 +34,9 @@ __global__ void __launch_bounds__(Config::threads, Config::resident_blocks)
 }
 
 // dQ, scaled and rounded, of a block of queries, from the order of the registers; and gradients
-// that hidden values have reached.
+// that hidden values have reached. For more than one block at a time ptxas would spill.
 template <class Config>
-__global__ void __launch_bounds__(Config::threads)
+__global__ void __launch_bounds__(Config::threads, 1)
     finish_queries(const __grid_constant__ Problem<typename Config::Args> problem) {
   using namespace attention_backward::sm80;
   using Element = typename Config::dtype;
