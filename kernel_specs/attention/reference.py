@@ -232,7 +232,8 @@ def _kept(
 
 
 def _seen_product(weights: Tensor, values: Tensor, seen: Tensor) -> Tensor:
-    """Returns weights @ values, where a value that is not finite makes NaN of the rows that see it.
+    """Returns weights @ values, where only rows that see a value have it in their sums: what is not
+    finite reaches no others.
 
     Args:
         weights: [H, M, N], 0 where a row does not see a value.
@@ -241,9 +242,10 @@ def _seen_product(weights: Tensor, values: Tensor, seen: Tensor) -> Tensor:
     """
     unusual = ~values.isfinite()
     product = weights @ values.masked_fill(unusual, 0)
-    if not unusual.any():
-        return product
-    return product.masked_fill(seen.double() @ unusual.double() > 0, math.nan)
+    for n in unusual.any(-1).any(0).nonzero().flatten().tolist():
+        term = weights[:, :, n, None] * values[:, None, n]
+        product += term.masked_fill(~(seen[:, n, None] & unusual[:, None, n]), 0)
+    return product
 
 
 def _rows(
