@@ -81,8 +81,10 @@ class Autograd:
     def _gradient(
         self, asking: set[str], key: str, inputs: Inputs, options: Mapping[str, Any]
     ) -> Gradient | DeclaredGradient | None:
-        """Returns the first gradient that a call has of all `asking` inputs; if there is none, the
-        first whose condition holds for the call, or None."""
+        """Returns the first gradient that a call has of all `asking` inputs.
+
+        Without such a gradient: the first whose condition holds for the call, or None.
+        """
         gradients = self._arguments.family.gradients
         if not gradients or gradients[0].when == "True":
             return next(iter(gradients), None)

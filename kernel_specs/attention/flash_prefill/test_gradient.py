@@ -326,7 +326,7 @@ def test_the_cpus_have_those_of_capped_and_biased_scores_and_of_wider_values(dty
 
 @pytest.mark.parametrize("way", ["packed", "batch", "checkpoint", "graph"])
 def test_slopes_have_a_gradient_if_it_is_asked_for(way):
-    """Of a head, or of a head of a sequence; after the softcap."""
+    """Slopes are of a head, or of a head of a sequence; scores have passed the softcap."""
     torch.compiler.reset()
     leaves = inputs() if way == "packed" else inputs(rows=(2, 100), keys=(2, 100))
     count = 4 if way == "packed" else 2
