@@ -506,7 +506,8 @@ class _Job:
         folder, read, roots = self.folder / "pack", self._read(), self.request.roots
         archives = {str(path) for path in self.commands.archives}
         fingerprint = self.cache.identify(self.request.id, read, roots)
-        (folder / "python").mkdir(parents=True)
+        # Python puts bytecode there, and would make the folder with the umask's mode.
+        (folder / "python/__pycache__").mkdir(parents=True)
         family, recipe = self.request.source.family, self.recipe
         (self.folder / "fingerprint.cpp").write_text(
             "namespace kernelmint {\nextern const char kBuild[];\n"
