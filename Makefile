@@ -74,17 +74,20 @@ lint: $(TOOLS)
 	$(BIN)/lint-imports
 	$(BIN)/python -m kernelmint check
 
-# Every instruction set: the tests check each that the processor runs. And what ptxas makes of each
-# kernel for each architecture is compared with what it was. Tests wait now and then, so the linters
-# and that comparison run beside them. Hundreds of the tests' processes import the project, compiled
-# once, whatever PYTHONDONTWRITEBYTECODE says. Disassembling all kernels (--sass) takes as long as
-# linting: it is left to test-all, as slow tests and builds are.
+# What ptxas makes of each kernel is compared with what it was. Tests wait now and then, so the
+# linters and that comparison run beside them. Hundreds of the tests' processes import the project,
+# compiled once, whatever PYTHONDONTWRITEBYTECODE says. Left to test-all are slow tests and builds, other
+# instruction sets and architectures, and disassembling all kernels (--sass), as long as linting.
+ISAS := baseline;native
+ARCHITECTURES := newest
 TESTS := -m "not slow and not build$(if $(wildcard /dev/nvidia[0-9]* /dev/dxg),, and not gpu)"
 test-all: TESTS :=
 test-all: SASS := --sass
+test-all: ISAS := all
+test-all: ARCHITECTURES := all
 test-all: test
-test: export KERNELMINT_ISAS ?= all
-test: export KERNELMINT_WITHOUT_GPU ?= all
+test: export KERNELMINT_ISAS ?= $(ISAS)
+test: export KERNELMINT_WITHOUT_GPU ?= $(ARCHITECTURES)
 # PyTorch's threads sleep until there is work: two processes' would spin on each other's processors.
 test: export OMP_WAIT_POLICY ?= passive
 test: build

@@ -33,12 +33,17 @@ foreach(_at RANGE ${_last})
   list(APPEND KERNELMINT_KNOWN_ISAS ${_isa})
 endforeach()
 
+# Line information is for profilers, and takes more bytes than the machine code.
+option(KERNELMINT_LINE_INFO "Names lines of sources in the machine code of CUDA kernels" OFF)
+
 # With SOURCE_DATE_EPOCH the libraries depend on neither the folder nor the moment. CUDA's line information
 # does: it has the paths of sources, and when they were written. So do files that are compiled together,
 # which is measured.
 set(KERNELMINT_REPRODUCIBLE OFF)
 if(DEFINED ENV{SOURCE_DATE_EPOCH})
   set(KERNELMINT_REPRODUCIBLE ON)
+endif()
+if(KERNELMINT_REPRODUCIBLE OR NOT KERNELMINT_LINE_INFO)
   list(REMOVE_ITEM KERNELMINT_FLAGS_cuda -lineinfo)
 endif()
 

@@ -4,7 +4,8 @@
 
 It compiles for development: the CPU's kernels for this processor's best instruction set, and
 CUDA's, if there is no GPU, for the newest architecture that a target names. KERNELMINT_ISAS=all
-and KERNELMINT_WITHOUT_GPU=all in the environment compile for all.
+and KERNELMINT_WITHOUT_GPU=all in the environment compile for all, KERNELMINT_LINE_INFO=ON names
+lines of sources to profilers.
 
 pip hides a build's output unless it fails, and then prints all of it. This shows the progress
 (which nvcc, how many kernels, ninja's count), keeps the rest in build/install.log, and if the build
@@ -24,7 +25,11 @@ LOG = Path(os.environ.get("KERNELMINT_INSTALL_LOG", ROOT / "build" / "install.lo
 STEP = re.compile(r"^\s*\[(\d+)/(\d+)\] (.*)$")
 SAID = re.compile(r"^\s*(?:-- )?(Kernelmint: .*)$")
 MOST_FAILURE_LINES = 80
-FOR_DEVELOPMENT = {"KERNELMINT_ISAS": "native", "KERNELMINT_WITHOUT_GPU": "newest"}
+FOR_DEVELOPMENT = {
+    "KERNELMINT_ISAS": "native",
+    "KERNELMINT_WITHOUT_GPU": "newest",
+    "KERNELMINT_LINE_INFO": "OFF",
+}
 
 
 def interesting(line: str) -> bool:
