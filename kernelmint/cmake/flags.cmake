@@ -43,8 +43,8 @@ set(KERNELMINT_REPRODUCIBLE OFF)
 if(DEFINED ENV{SOURCE_DATE_EPOCH})
   set(KERNELMINT_REPRODUCIBLE ON)
 endif()
-if(KERNELMINT_REPRODUCIBLE OR NOT KERNELMINT_LINE_INFO)
-  list(REMOVE_ITEM KERNELMINT_FLAGS_cuda -lineinfo)
+if(KERNELMINT_LINE_INFO AND NOT KERNELMINT_REPRODUCIBLE)
+  list(APPEND KERNELMINT_FLAGS_cuda -lineinfo)
 endif()
 
 # Gives folders, each as `path=name`, the names that objects have for them, in __FILE__ and in debug

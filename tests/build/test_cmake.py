@@ -209,6 +209,10 @@ def test_without_a_gpu_cuda_is_for_all_that_targets_name_or_the_newest(tmp_path:
         assert done.returncode == 0, done.stdout
         compiled = re.findall(r"arch=compute_(\w+),", (made.build / "build.ninja").read_text())
         assert set(compiled) == expected
+    assert "-lineinfo" not in (made.build / "build.ninja").read_text()
+    done = made.configure("-DKERNELMINT_CUDA=ON", "-DKERNELMINT_LINE_INFO=ON")
+    assert done.returncode == 0, done.stdout
+    assert "-lineinfo" in (made.build / "build.ninja").read_text()
     done = made.configure("-DKERNELMINT_CUDA=ON", "-DKERNELMINT_WITHOUT_GPU=oldest")
     assert done.returncode != 0
     assert "got 'oldest', expected all or newest" in " ".join(done.stdout.split())

@@ -158,7 +158,7 @@ def of_keys(
             for code in [tuple(f"sm_{arch}" for arch in archs)]
             for unit in Commands(generated.family, source, compilers.cuda(archs, own)).units
             if unit.log is not None
-            for words in [unit.command[len(own) :]]
+            for words in [("-lineinfo", *unit.command[len(own) :])]  # faults name their lines
             for file in [work / key / words[words.index("-c") + 1]]
         ]
 
