@@ -5,6 +5,8 @@
 // all blocks of keys add. Wide heads have consumers of their own: WideConsumer's add dQ themselves.
 #pragma once
 
+#include <type_traits>
+
 #include "attention/sm90a_backward_by_keys_consumer.cuh"
 #include "attention/sm90a_backward_consumer.cuh"
 #include "attention/sm90a_backward_producer.cuh"
@@ -26,7 +28,11 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
   const typename Sequences::Shared shared(ptx::shared_address(shared_memory));
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
   ptx::let_next_kernel_start();
-  if (threadIdx.x == 0) shared.initialise_barriers();
+  if (threadIdx.x == 0) {
+    if constexpr (Sequences::kPersistent)
+      ManyTiles(shared.tile()).initialise(4 * Config::n_warpgroups);
+    shared.initialise_barriers();
+  }
   if (threadIdx.x == 32) {
     ptx::prefetch_tensor_map(problem.q.map);
     ptx::prefetch_tensor_map(problem.k.map);
@@ -37,17 +43,25 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
   __syncthreads();
   if (warpgroup == 0) {
     ptx::decrease_registers<Config::producer_registers>();
-    if (threadIdx.x == 0) Producer<Config, Sequences>(problem, shared).run();
+    if constexpr (Sequences::kPersistent) {
+      if (threadIdx.x == 0) Producer<Config, Sequences>(problem, shared).load_tiles();
+      if (threadIdx.x == 64) Producer<Config, Sequences>(problem, shared).take_tiles();
+    } else {
+      if (threadIdx.x == 0) Producer<Config, Sequences>(problem, shared).run();
+    }
     if constexpr (!kConsumersAdd<Config>)
       if (threadIdx.x / 32 == 1) QueryGradientWriter<Config, Sequences>(problem, shared).run();
   } else {
     ptx::increase_registers<Config::consumer_registers>();
-    if constexpr (Config::by_keys)
-      ByKeysConsumer<Config, Sequences>(problem, shared, warpgroup - 1).run();
-    else if constexpr (kIsWide<Config>)
-      WideConsumer<Config, Sequences>(problem, shared, warpgroup - 1).run();
+    using Consumer =
+        std::conditional_t<Config::by_keys, ByKeysConsumer<Config, Sequences>,
+                           std::conditional_t<kIsWide<Config>, WideConsumer<Config, Sequences>,
+                                              sm90a::Consumer<Config, Sequences>>>;
+    Consumer consumer(problem, shared, warpgroup - 1);
+    if constexpr (Sequences::kPersistent)
+      consumer.run_tiles();
     else
-      Consumer<Config, Sequences>(problem, shared, warpgroup - 1).run();
+      consumer.run();
   }
 }
 

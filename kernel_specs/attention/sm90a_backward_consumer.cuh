@@ -64,12 +64,42 @@ class Consumer {
     }
     keys_.for_each_step(problem_, tile, steps,
                         [&](auto masked, int i, int block) { step<masked()>(i, block); });
-    store(problem_.args.dv, dv_, attention::keep_scale_of(problem_.args),
-          Sequences::value_columns(problem_));
-    store(problem_.args.dk, dk_, Sequences::scale(problem_), Sequences::columns(problem_));
+    store_all([&] { return Sequences::tile_again(problem_, shared_); });
+  }
+
+  // One tile after the other: `begin` counts the steps of all.
+  __device__ __forceinline__ void run_tiles() {
+    const ManyTiles tiles(shared_.tile());
+    int begin = 0;
+#pragma unroll 1
+    for (int n = 0;; ++n) {
+      ptx::mbarrier_wait(shared_.keys_full(), n & 1);
+      const int index = tiles.index_of_warp(n);
+      if (index >= problem_.tiles) break;
+      const Tile tile = Sequences::tile_at(problem_, index);
+      keys_.find(problem_, tile, warpgroup_);
+      unroll<kColumns>([&](int i) { dk_[i] = 0, dv_[i] = 0; });
+      const int steps = problem_.group * tile.blocks;
+      if (steps > 0) ptx::mbarrier_wait(shared_.values_full(), n & 1);
+      keys_.for_each_step(
+          problem_, tile, steps, [&](auto masked, int i, int block) { step<masked()>(i, block); },
+          begin);
+      begin += steps;
+      const int index_again = tiles.index_of_warp(n);
+      release(tiles.keys_empty());  // the next K and V come while dK and dV leave
+      store_all([&] { return Sequences::tile_at(problem_, index_again); });
+    }
   }
 
  private:
+  template <class FindTile>
+  __device__ __forceinline__ void store_all(const FindTile& find_tile) const {
+    store(find_tile, problem_.args.dv, dv_, attention::keep_scale_of(problem_.args),
+          Sequences::value_columns(problem_));
+    store(find_tile, problem_.args.dk, dk_, Sequences::scale(problem_),
+          Sequences::columns(problem_));
+  }
+
   template <bool kMasked>
   __device__ __forceinline__ void step(int i, int block) {
     const int q_stage = i % Config::q_stages, do_stage = i % Config::do_stages;
@@ -118,7 +148,8 @@ class Consumer {
     trace.probabilities(scores_, products_);
     const std::uint32_t gradients_made = shared_.score_gradients(i % 2);
     unroll<kSlices>([&](int slice) {
-      if (slice == Config::dv_after) request_values(gradients, slice);
+      if (slice == Config::dv_after)
+        request_values(gradients, slice, gradients_full, gradients_parity);
       unroll<2>([&](int half) {
         const int c = 2 * slice + half;
         if constexpr (!kEarly) delta[c] = row_pair(deltas, c);
@@ -145,7 +176,8 @@ class Consumer {
     });
     if constexpr (Sequences::kChangesScores) change.add_taken();
     trace.score_gradients(products_);
-    if (Config::dv_after >= kSlices) request_values(gradients, kSlices);
+    if (Config::dv_after >= kSlices)
+      request_values(gradients, kSlices, gradients_full, gradients_parity);
     ptx::fence_async_shared();
     ptx::named_barrier_sync(kScoresMade, 256);
     ptx::wgmma_wait_group<0>();  // dV
@@ -169,12 +201,17 @@ class Consumer {
 
   // dV, and the packing of P's remaining slices, from `packed` on. It runs beside dS of these
   // slices.
-  __device__ __forceinline__ void request_values(std::uint32_t gradients, int packed) {
+  __device__ __forceinline__ void request_values(std::uint32_t gradients, int packed,
+                                                 std::uint32_t full, std::uint32_t parity) {
     unroll<kSlices>([&](int slice) {
       if (slice >= packed) pack(probabilities_, scores_, slice);
     });
     request_gradients(dv_, probabilities_, gradients);
-    ptx::mbarrier_wait(shared_.values_full(), 0);  // again a branch, of a wait that is over
+    // Again a branch, of a wait that is over.
+    if constexpr (Sequences::kPersistent)
+      ptx::mbarrier_wait(full, parity);
+    else
+      ptx::mbarrier_wait(shared_.values_full(), 0);
   }
 
   // d = a b^T of the warpgroup's 64 rows of `a`, K or V, and of all of `b`, Q or dO.
@@ -244,9 +281,11 @@ class Consumer {
   }
 
   // The warpgroup's rows of dK or dV, 16 bytes a lane.
-  __device__ __forceinline__ void store(const TensorView<4>& tensor, float (&d)[kColumns],
-                                        float factor, int columns) const {
-    const Tile tile = Sequences::tile_again(problem_, shared_);
+  template <class FindTile>
+  __device__ __forceinline__ void store(const FindTile& find_tile, const TensorView<4>& tensor,
+                                        const float (&d)[kColumns], float factor,
+                                        int columns) const {
+    const Tile tile = find_tile();
     const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
     const int key = thread % 128 / 32 * 16 + lane / 4;
     Element* const to =

@@ -9,6 +9,7 @@
 #include "ptx/bulk_copy.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/mbarrier.cuh"
+#include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
 #include "ptx/tma.cuh"
 #include "ptx/warpgroup.cuh"
@@ -52,7 +53,54 @@ class Producer {
       }
   }
 
+  // Of a thread block that has many tiles, one thread takes them, and loads K and V when the
+  // consumers have done with those of the tile before. An index past the last tile ends all.
+  __device__ void take_tiles() const {
+    ptx::wait_for_kernel_ahead();
+#pragma unroll 1
+    for (int n = 0;; ++n) {
+      const int index = Sequences::take_tile(problem_, n);
+      ptx::store_shared(tiles().index(n), static_cast<std::uint32_t>(index));
+      ptx::mbarrier_arrive(tiles().taken(n));
+      ptx::mbarrier_wait(tiles().keys_empty(), (n & 1) ^ 1);
+      const bool is_last = index >= problem_.tiles;
+      if (is_last || problem_.query_blocks * problem_.group == 0) {
+        ptx::mbarrier_arrive(shared_.keys_full());
+        if (is_last) return;
+        continue;
+      }
+      const Tile tile = Sequences::tile_at(problem_, index);
+      load_keys<kColumnsOfKeyPanel<Config>>(tile, problem_.k, shared_.keys(), shared_.keys_full());
+      load_keys<64>(tile, problem_.v, shared_.values(), shared_.values_full());
+    }
+  }
+
+  // Another one loads Q and dO, the first of a tile while the consumers still have the one before.
+  __device__ void load_tiles() {
+    ptx::wait_for_kernel_ahead();
+    int i = 0;
+#pragma unroll 1
+    for (int n = 0;; ++n) {
+      ptx::mbarrier_wait(tiles().taken(n), n / 2 & 1);
+      const int index = ptx::load_shared_4(tiles().index(n));
+      if (index >= problem_.tiles) return;
+      const Tile tile = Sequences::tile_at(problem_, index);
+      const int first_head = tile.kv_head * problem_.group;
+#pragma unroll 1
+      for (int nth = 0; nth < tile.blocks; ++nth) {
+        block_ = Sequences::nth_block(problem_, tile, nth);
+#pragma unroll 1
+        for (head_ = first_head; head_ < first_head + problem_.group; ++head_, ++i) {
+          load_queries<Queries>(tile, problem_.q, problem_.log_sums, i);
+          load_queries<Gradients>(tile, problem_.dout, problem_.deltas, i);
+        }
+      }
+    }
+  }
+
  private:
+  __device__ __forceinline__ ManyTiles tiles() const { return ManyTiles(shared_.tile()); }
+
   // In panels of `kColumns`.
   template <int kColumns>
   __device__ __forceinline__ void load_keys(const Tile& tile, const MappedTensor& tensor,
@@ -120,7 +168,22 @@ class QueryGradientWriter {
 
   __device__ void run() {
     ptx::wait_for_kernel_ahead();
-    const Tile tile = Sequences::tile(problem_, shared_);
+    if constexpr (Sequences::kPersistent) {
+#pragma unroll 1
+      for (int n = 0;; ++n) {
+        ptx::mbarrier_wait(shared_.keys_full(), n & 1);
+        const int index = ptx::load_shared_4(ManyTiles(shared_.tile()).index(n));
+        if (index >= problem_.tiles) break;
+        add(Sequences::tile_at(problem_, index));
+      }
+    } else {
+      add(Sequences::tile(problem_, shared_));
+    }
+    if (is_one()) ptx::bulk_wait_group<0>();
+  }
+
+ private:
+  __device__ __forceinline__ void add(const Tile& tile) {
     const int steps = tile.blocks * problem_.group;
     if (steps > 0) free_parts();
     seen_ = 0;
@@ -153,10 +216,8 @@ class QueryGradientWriter {
         }
         __syncwarp();
       }
-    if (is_one()) ptx::bulk_wait_group<0>();
   }
 
- private:
   __device__ __forceinline__ static bool is_one() { return ptx::reread_thread_index() % 32 == 0; }
 
   __device__ __forceinline__ void write(int part) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ptx/mbarrier.cuh"
+#include "ptx/shared_memory.cuh"
 
 namespace kernelmint::attention_backward::sm90a {
 
@@ -76,6 +77,33 @@ class Rings {
     }
   }
 
+  std::uint32_t base_;
+};
+
+// The tiles of a thread block that has many: their indices, each of which stays until the next
+// tile's K and V are read no more, and whether K and V may be written again.
+class ManyTiles {
+ public:
+  static constexpr int kBytes = 32;
+
+  __device__ explicit ManyTiles(std::uint32_t base) : base_(base) {}
+
+  __device__ __forceinline__ std::uint32_t keys_empty() const { return base_; }
+  // The n-th tile's index is there.
+  __device__ __forceinline__ std::uint32_t taken(int n) const { return base_ + 8 + n % 2 * 8; }
+  __device__ __forceinline__ std::uint32_t index(int n) const { return base_ + 24 + n % 2 * 4; }
+  // For a whole warp, which then knows that its lanes have the same.
+  __device__ __forceinline__ int index_of_warp(int n) const {
+    return __shfl_sync(~0u, static_cast<int>(ptx::load_shared_4(index(n))), 0);
+  }
+
+  __device__ void initialise(int readers) const {
+    ptx::mbarrier_init(keys_empty(), readers);
+    ptx::mbarrier_init(taken(0), 1);
+    ptx::mbarrier_init(taken(1), 1);
+  }
+
+ private:
   std::uint32_t base_;
 };
 

@@ -16,6 +16,13 @@
 
 namespace kernelmint::flash_backward {
 
+// True if one more counter, after those of the heads, counts the tiles that are taken.
+template <class Config>
+inline constexpr bool kCountsTiles = [] {
+  if constexpr (requires { Config::persistent; }) return Config::persistent;
+  return false;
+}();
+
 // D, the sum of dO O, and the log-sum-exp as a power of two, of each query; and the zeros that the
 // target asks for. A row without keys, or past the last query, has an
 // infinite log-sum-exp, so that its probabilities are 0. As many neighbouring lanes share a row as
@@ -51,6 +58,9 @@ __global__ void __launch_bounds__(256)
     }
   });
   const std::int64_t row = (std::int64_t{batch} * heads + head) * padded;
+  if constexpr (kCountsTiles<Config>)
+    if (blockIdx.x == 0 && thread == 0)
+      problem.counters[args.B * heads * problem.counters_of_head] = 0;
   if (first_row == 0) {
     unsigned* const counters =
         problem.counters + (std::int64_t{batch} * heads + head) * problem.counters_of_head;
@@ -118,8 +128,9 @@ LaunchResult prepare(Problem<typename Config::Args>& problem, const LaunchContex
   const std::int64_t heads = problem.args.B * problem.args.H;
   const std::int64_t padded = std::int64_t{problem.query_blocks} * Config::B_r;
   const std::int64_t rows = heads * padded;
-  const Allocation scratch = context.allocate(
-      (rows * (Config::padded_head + 2) + heads * problem.counters_of_head) * sizeof(float));
+  const std::int64_t counters = heads * problem.counters_of_head + (kCountsTiles<Config> ? 1 : 0);
+  const Allocation scratch =
+      context.allocate((rows * (Config::padded_head + 2) + counters) * sizeof(float));
   if (scratch.error != nullptr) return {scratch.error};
   problem.dq = static_cast<float*>(scratch.data);
   problem.log_sums = problem.dq + rows * Config::padded_head;

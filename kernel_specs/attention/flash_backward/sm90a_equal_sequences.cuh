@@ -21,11 +21,13 @@ namespace kernelmint::flash_backward::sm90a {
 // lengths, masks and changes of scores; flash_prefill_backward has another class of this kind.
 template <class Config>
 struct EqualSequences {
+  static constexpr bool kPersistent = Config::persistent;  // a thread block has many tiles
+  static constexpr int kTileBytes = kPersistent ? ManyTiles::kBytes : 0;
   using Problem = sm90a::Problem<typename Config::Args>;
   using Tile = flash_backward::Tile;
   using Trace = sm90a::Trace<Config>;
-  using Shared =
-      std::conditional_t<kIsWide<Config>, WideSharedMemory<Config>, SharedMemory<Config>>;
+  using Shared = std::conditional_t<kIsWide<Config>, WideSharedMemory<Config, kTileBytes>,
+                                    SharedMemory<Config, kTileBytes>>;
 
   static constexpr bool kChangesScores = false;  // scores are products times a factor
   static constexpr bool kOneCounter = !Config::deterministic;
@@ -39,6 +41,16 @@ struct EqualSequences {
   }
   __device__ __forceinline__ static Tile tile_again(const Problem& problem, const Shared&) {
     return tile_of<Config>(problem, ptx::reread_block_index());
+  }
+
+  // The index of the thread block's n-th tile; not less than `tiles` if there are no more. A tile
+  // waits for tiles of lower indices, which some thread block has taken before.
+  __device__ static int take_tile(const Problem& problem, int n) {
+    if (problem.next_tile == nullptr) return n == 0 ? static_cast<int>(blockIdx.x) : problem.tiles;
+    return static_cast<int>(atomicAdd(problem.next_tile, 1u));
+  }
+  __device__ __forceinline__ static Tile tile_at(const Problem& problem, int index) {
+    return tile_of<Config>(problem, index);
   }
 
   __device__ __forceinline__ static float scale(const Problem& problem) {
@@ -109,11 +121,11 @@ struct EqualSequences {
       first_key_ = first_key - problem.offset - tile.first_block * Config::B_r;
     }
 
-    // f(is masked, step, block) for each step. Only a masked step's block is right: it counts from
-    // the tile's first one.
+    // f(is masked, step, block) for each step, from `begin` on, which is a multiple of the group.
+    // Only a masked step's block is right: it counts from the tile's first one.
     template <class F>
     __device__ __forceinline__ void for_each_step(const Problem& problem, const Tile& tile,
-                                                  int steps, const F& f) const {
+                                                  int steps, const F& f, int begin = 0) const {
       // The blocks of queries that do not see all of the keys: the tile's first ones. In step, the
       // keys are those of the last warpgroup.
       const int before = Config::in_step ? warpgroup_ * 64 - (Config::B_c - kCount) : 0;
@@ -122,14 +134,17 @@ struct EqualSequences {
                          : keys_ + before < kCount ? tile.blocks
                                                    : 0;
       const int masked_steps = masked * problem.group;
-      const int first = kFromDiagonal<Config> ? masked_steps : steps - masked_steps;
+      const int first = begin + (kFromDiagonal<Config> ? masked_steps : steps - masked_steps);
+      const int end = begin + steps, before_begin = begin / problem.group;
       // Once; but ptxas spills if it is not a loop.
-      for (int i = 0; i < steps;) {
+      for (int i = begin; i < end;) {
 #pragma unroll 1
-        for (; i < first; ++i) f(std::bool_constant<kFromDiagonal<Config>>(), i, i / problem.group);
+        for (; i < first; ++i)
+          f(std::bool_constant<kFromDiagonal<Config>>(), i, i / problem.group - before_begin);
 #pragma unroll 1
-        for (; i < steps; ++i)
-          f(std::bool_constant<!kFromDiagonal<Config>>(), i, tile.blocks - 1 - i / problem.group);
+        for (; i < end; ++i)
+          f(std::bool_constant<!kFromDiagonal<Config>>(), i,
+            before_begin + tile.blocks - 1 - i / problem.group);
       }
     }
 
