@@ -53,8 +53,8 @@ class Producer {
       }
   }
 
-  // Of a thread block that has many tiles, one thread takes them, and loads K and V when the
-  // consumers have done with those of the tile before. An index past the last tile ends all.
+  // If a thread block has many tiles, one thread takes them, and loads K and V when the consumers
+  // have done with those of the tile before. An index past the last tile ends all.
   __device__ void take_tiles() const {
     ptx::wait_for_kernel_ahead();
 #pragma unroll 1

@@ -71,6 +71,12 @@ struct EqualSequences {
 
   // The tile's n-th block of queries, and a block's index among all of the call.
   __device__ __forceinline__ static int nth_block(const Problem& problem, const Tile& tile, int n) {
+    if constexpr (Config::spread) {
+      constexpr int kPlaces = 16;  // where blocks of keys begin
+      // All but the last ones, which may be masked, go around.
+      const int around = tile.blocks - (Config::B_c / Config::B_r + 2);
+      if (n < around) n = (n + tile.key_block % kPlaces * around / kPlaces) % around;
+    }
     return flash_backward::nth_block<Config>(problem, tile, n);
   }
   __device__ __forceinline__ static int block_index(const Problem& problem, const Tile& tile,
@@ -98,6 +104,8 @@ struct EqualSequences {
     if constexpr (Config::deterministic) {
       const unsigned before = blocks_before(problem, tile, block);
       return {problem.counters + index, before, before + 1, before == 0};
+    } else if constexpr (Config::spread) {
+      return {problem.counters, 0, 0, false};
     } else {
       unsigned* const counter = problem.counters + tile.batch * problem.args.Hk + tile.kv_head;
       const bool is_first = tile.key_block == 0;

@@ -131,13 +131,14 @@ def test_the_emulated_are_right(
         "bf16-d64-causal-r128-c128-q2-s2-v8-pt", "bf16-d64-det-r128-c128-q2-s2-v8-pt",
         "bf16-d96-r80-c128-q2-s2-v4-pt", "bf16-d128-r80-c128-q2-s2-v4-pt",
         "bf16-d128-causal-det-r80-c128-q2-s2-v4-pt", "bf16-d192-causal-r64-c96-q2-s1-v0-pt",
+        "bf16-d64-causal-r128-c128-q2-s2-v8-pt-sp", "bf16-d128-r80-c128-q2-s2-v4-sp",
     ])
 )  # fmt: skip
-def test_thread_blocks_that_take_one_block_of_keys_after_the_other(config: str) -> None:
+def test_variants_that_are_tried(config: str) -> None:
     key = f"{EMULATED}flash_backward.sm90a.{config}"
     for seq_len_q, seq_len_k, batch, heads, kv_heads in (
         (257, 129, 1, 1, 1), (1, 65, 2, 4, 2), (300, 700, 2, 2, 1), (700, 300, 1, 4, 2),
-        (5, 3, 1, 2, 2),
+        (5, 3, 1, 2, 2), (1500, 900, 1, 1, 1),
     ):  # fmt: skip
         Call(key, seq_len_q, seq_len_k, batch=batch, heads=heads, kv_heads=kv_heads).check()
     for empty in ((0, 5), (5, 0)):
