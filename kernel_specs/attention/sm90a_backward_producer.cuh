@@ -54,24 +54,27 @@ class Producer {
   }
 
   // If a thread block has many tiles, one thread takes them, and loads K and V when the consumers
-  // have done with those of the tile before. An index past the last tile ends all.
+  // have done with those of the tile before. It takes a tile late, since others may wait for it. An
+  // index past the last tile ends all.
   __device__ void take_tiles() const {
     ptx::wait_for_kernel_ahead();
 #pragma unroll 1
     for (int n = 0;; ++n) {
       const int index = Sequences::take_tile(problem_, n);
       ptx::store_shared(tiles().index(n), static_cast<std::uint32_t>(index));
-      ptx::mbarrier_arrive(tiles().taken(n));
+      ptx::mbarrier_arrive(tiles().taken());
       ptx::mbarrier_wait(tiles().keys_empty(), (n & 1) ^ 1);
-      const bool is_last = index >= problem_.tiles;
-      if (is_last || problem_.query_blocks * problem_.group == 0) {
+      const bool is_past = index >= problem_.tiles;
+      if (is_past || problem_.query_blocks * problem_.group == 0) {
         ptx::mbarrier_arrive(shared_.keys_full());
-        if (is_last) return;
-        continue;
+        if (is_past) return;
+      } else {
+        const Tile tile = Sequences::tile_at(problem_, index);
+        load_keys<kColumnsOfKeyPanel<Config>>(tile, problem_.k, shared_.keys(),
+                                              shared_.keys_full());
+        load_keys<64>(tile, problem_.v, shared_.values(), shared_.values_full());
       }
-      const Tile tile = Sequences::tile_at(problem_, index);
-      load_keys<kColumnsOfKeyPanel<Config>>(tile, problem_.k, shared_.keys(), shared_.keys_full());
-      load_keys<64>(tile, problem_.v, shared_.values(), shared_.values_full());
+      ptx::mbarrier_wait(tiles().loaded(), n & 1);
     }
   }
 
@@ -81,7 +84,7 @@ class Producer {
     int i = 0;
 #pragma unroll 1
     for (int n = 0;; ++n) {
-      ptx::mbarrier_wait(tiles().taken(n), n / 2 & 1);
+      ptx::mbarrier_wait(tiles().taken(), n & 1);
       const int index = ptx::load_shared_4(tiles().index(n));
       if (index >= problem_.tiles) return;
       const Tile tile = Sequences::tile_at(problem_, index);
@@ -95,6 +98,7 @@ class Producer {
           load_queries<Gradients>(tile, problem_.dout, problem_.deltas, i);
         }
       }
+      ptx::mbarrier_arrive(tiles().loaded());
     }
   }
 

@@ -89,8 +89,9 @@ class ManyTiles {
   __device__ explicit ManyTiles(std::uint32_t base) : base_(base) {}
 
   __device__ __forceinline__ std::uint32_t keys_empty() const { return base_; }
-  // The n-th tile's index is there.
-  __device__ __forceinline__ std::uint32_t taken(int n) const { return base_ + 8 + n % 2 * 8; }
+  // The next tile's index is there; the loads of its Q and dO are requested.
+  __device__ __forceinline__ std::uint32_t taken() const { return base_ + 8; }
+  __device__ __forceinline__ std::uint32_t loaded() const { return base_ + 16; }
   __device__ __forceinline__ std::uint32_t index(int n) const { return base_ + 24 + n % 2 * 4; }
   // For a whole warp, which then knows that its lanes have the same.
   __device__ __forceinline__ int index_of_warp(int n) const {
@@ -99,8 +100,8 @@ class ManyTiles {
 
   __device__ void initialise(int readers) const {
     ptx::mbarrier_init(keys_empty(), readers);
-    ptx::mbarrier_init(taken(0), 1);
-    ptx::mbarrier_init(taken(1), 1);
+    ptx::mbarrier_init(taken(), 1);
+    ptx::mbarrier_init(loaded(), 1);
   }
 
  private:

@@ -498,11 +498,8 @@ MODES: dict[str, Callable[..., None]] = {
     "another GPU than the current": _on_second_gpu,
 }
 ON_GPU = ("CUDA graph", "another GPU than the current")
-MARKS = {
-    **dict.fromkeys(ON_GPU, pytest.mark.gpu),
-    # All functions are compiled together, once a process.
-    **{m: pytest.mark.xdist_group(m) for m in MODES if "overhead" in m or "AOT" in m},
-}
+# All functions are compiled together, once a process, and a process has the family once.
+pytestmark = pytest.mark.xdist_group("modes")
 REFUSED: dict[tuple[str, str], str] = {}
 
 
@@ -525,7 +522,9 @@ def specs(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("mode", [pytest.param(m, marks=MARKS.get(m, ())) for m in MODES])
+@pytest.mark.parametrize(
+    "mode", [pytest.param(m, marks=pytest.mark.gpu) if m in ON_GPU else m for m in MODES]
+)
 def test_cell(mode, function, request) -> None:
     names = [n for n in ("specs", "tmp_path_factory") if n in MODES[mode].__code__.co_varnames]
     options = {name: request.getfixturevalue(name) for name in names}
