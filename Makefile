@@ -76,8 +76,8 @@ lint: $(TOOLS)
 
 # What ptxas makes of each kernel is compared with what it was. Tests wait now and then, so the
 # linters and that comparison run beside them. Hundreds of the tests' processes import the project,
-# compiled once, whatever PYTHONDONTWRITEBYTECODE says. Left to test-all are slow tests and builds, other
-# instruction sets and architectures, and disassembling all kernels (--sass), as long as linting.
+# compiled once, whatever PYTHONDONTWRITEBYTECODE says. Left to test-all are slow tests and builds,
+# other instruction sets and architectures, and disassembling all kernels (--sass).
 ISAS := baseline;native
 ARCHITECTURES := newest
 TESTS := -m "not slow and not build$(if $(wildcard /dev/nvidia[0-9]* /dev/dxg),, and not gpu)"
