@@ -44,46 +44,14 @@ class ByKeysConsumer {
       : problem_(problem), shared_(shared), warpgroup_(warpgroup) {}
 
   __device__ __forceinline__ void run() {
-    run(
-        Sequences::tile(problem_, shared_), 0,
-        [&](const Tile& tile, int steps, const auto& step) {
-          keys_.for_each_step(problem_, tile, steps, step);
-        },
-        [&] { return Sequences::tile_again(problem_, shared_); });
-  }
-
-  // One tile after the other: `begin` counts the steps of all.
-  __device__ __forceinline__ void run_tiles() {
-    const ManyTiles tiles(shared_.tile());
-    int begin = 0;
-#pragma unroll 1
-    for (int n = 0;; ++n) {
-      ptx::mbarrier_wait(shared_.keys_full(), n & 1);
-      const int index = tiles.index_of_warp(n);
-      if (index >= problem_.tiles) break;
-      run(
-          Sequences::tile_at(problem_, index), n & 1,
-          [&](const Tile& tile, int steps, const auto& step) {
-            keys_.for_each_step(problem_, tile, steps, step, begin);
-            begin += steps;
-          },
-          [&] { return Sequences::tile_at(problem_, tiles.index_of_warp(n)); });
-      ptx::fence_async_shared();  // dK and dV went through the place of the next K and V
-      release(tiles.keys_empty());
-    }
-  }
-
- private:
-  template <class ForEachStep, class FindTile>
-  __device__ __forceinline__ void run(const Tile& tile, int parity,
-                                      const ForEachStep& for_each_step, const FindTile& find_tile) {
+    const Tile tile = Sequences::tile(problem_, shared_);
     keys_.find(problem_, tile, 0);
     unroll<kPanels>(
         [&](int panel) { unroll<kScores>([&](int i) { dk_[panel][i] = 0, dv_[panel][i] = 0; }); });
     const int steps = problem_.group * tile.blocks;
     if (steps > 0) {
-      ptx::mbarrier_wait(shared_.keys_full(), parity);
-      ptx::mbarrier_wait(shared_.values_full(), parity);
+      ptx::mbarrier_wait(shared_.keys_full(), 0);
+      ptx::mbarrier_wait(shared_.values_full(), 0);
       if constexpr (Sequences::kCleans) {
         const int begin = keys_.begin_of_block(), end = keys_.end_of_block();
         clean<Config, Config::B_c, kKeyRowBytes / 16>(begin, end, shared_.keys());
@@ -91,7 +59,8 @@ class ByKeysConsumer {
       }
     }
     release_scores();
-    for_each_step(tile, steps, [&](auto masked, int i, int block) { step<masked()>(i, block); });
+    keys_.for_each_step(problem_, tile, steps,
+                        [&](auto masked, int i, int block) { step<masked()>(i, block); });
     wait_for_scores();
     // K and V are read no more: dK and dV leave through them, each warpgroup's through one half.
     const std::uint32_t half = warpgroup_ * (Shared::kKeysBytes / 2);
@@ -101,10 +70,11 @@ class ByKeysConsumer {
       store_transposed(shared_.keys() + to, dk_[panel], Sequences::scale(problem_));
     });
     ptx::named_barrier_sync(kProbabilitiesMade + warpgroup_, 128);
-    store(find_tile, problem_.args.dv, shared_.values() + half, Sequences::value_columns(problem_));
-    store(find_tile, problem_.args.dk, shared_.keys() + half, Sequences::columns(problem_));
+    store(problem_.args.dv, shared_.values() + half, Sequences::value_columns(problem_));
+    store(problem_.args.dk, shared_.keys() + half, Sequences::columns(problem_));
   }
 
+ private:
   template <bool kMasked>
   __device__ __forceinline__ void step(int i, int block) {
     const int q_stage = i % Config::q_stages, do_stage = i % Config::do_stages;
@@ -270,10 +240,9 @@ class ByKeysConsumer {
   }
 
   // The warpgroup's rows of dK or dV, 16 bytes a lane.
-  template <class FindTile>
-  __device__ __forceinline__ void store(const FindTile& find_tile, const TensorView<4>& tensor,
-                                        std::uint32_t from, int columns) const {
-    const Tile tile = find_tile();
+  __device__ __forceinline__ void store(const TensorView<4>& tensor, std::uint32_t from,
+                                        int columns) const {
+    const Tile tile = Sequences::tile_again(problem_, shared_);
     constexpr int kChunks = Config::d_head / 8;
     const int thread = static_cast<int>(ptx::reread_thread_index()) % 128;
     const int count = min(kKeys, keys_.count() - warpgroup_ * kKeys);

@@ -150,11 +150,11 @@ struct BlockOfStep {
   int block, index;
 };
 
-// The value that a counter must reach before a step adds to dQ; the value that the step gives it,
-// if it stores, or if dQ has to be the same each time; and whether it stores.
+// The value that a counter must reach before a step adds to dQ, and whether it stores. A step that
+// stores, or each one if dQ has to be the same each time, gives it the next value.
 struct Turn {
   unsigned* counter;
-  unsigned least, next;
+  unsigned least;
   bool stores;
 };
 
@@ -188,13 +188,11 @@ class QueryGradientWriter {
 
  private:
   __device__ __forceinline__ void add(const Tile& tile) {
-    const int steps = tile.blocks * problem_.group;
-    if (steps > 0) free_parts();
+    if (tile.blocks * problem_.group > 0) free_parts();
     seen_ = 0;
     const bool heads_first = Sequences::heads_first(problem_);
     const int outer_steps = heads_first ? problem_.group : tile.blocks;
     const int inner_steps = heads_first ? tile.blocks : problem_.group;
-    int i = 0;
 #pragma unroll 1
     for (int outer = 0; outer < outer_steps; ++outer)
 #pragma unroll 1
@@ -204,19 +202,18 @@ class QueryGradientWriter {
         const int index =
             Sequences::block_index(problem_, tile, tile.kv_head * problem_.group + g, block);
         to_ = problem_.dq + std::int64_t{index} * (Config::B_r * Config::padded_head);
-        turn_ = Sequences::turn(problem_, tile, index, block, n, i);
-        ++i;
+        turn_ = Sequences::turn(problem_, tile, index, block, g);
         if constexpr (!Sequences::kOneCounter) seen_ = 0;
         for (int part = 0; part < 2; ++part) {
           ptx::named_barrier_sync(kPartFull + part, 160);
           if (is_one()) write(part);
           __syncwarp();
         }
-        if (i < steps) free_parts();
+        if (inner + 1 < inner_steps || outer + 1 < outer_steps) free_parts();
         if ((Config::deterministic || turn_.stores) && is_one()) {
           ptx::bulk_wait_group<0>();
           ptx::fence_async_global();
-          ptx::store_release(turn_.counter, turn_.next);
+          ptx::store_release(turn_.counter, turn_.least + 1);
         }
         __syncwarp();
       }

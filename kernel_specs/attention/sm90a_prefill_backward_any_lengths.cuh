@@ -88,11 +88,11 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   // The turn of a tile's step, and whether it stores dQ: blocks of keys add to a block of queries
   // in their order, or from the last one on, and the first of them stores.
   __device__ __forceinline__ static Turn turn(const Problem& problem, const Tile& tile, int index,
-                                              int block, int, int) {
-    if (!problem.stores_first) return {problem.counters, 0, 0, false};
+                                              int block, int) {
+    if (!problem.stores_first) return {problem.counters, 0, false};
     const unsigned before = blocks_before(problem, tile, block);
     const unsigned least = Config::deterministic ? before : min(before, 1u);
-    return {problem.counters + index, least, before + 1, before == 0};
+    return {problem.counters + index, least, before == 0};
   }
 
   // The keys of a warpgroup, 64, or of all if the head is wide, and the queries that see them.

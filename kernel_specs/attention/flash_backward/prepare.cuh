@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "attention/flash_backward/problem.h"
 #include "cuda_launch.cuh"
@@ -95,6 +96,27 @@ __global__ void __launch_bounds__(256)
   });
 }
 
+// The heads of a section whose second lots of tiles go from the diagonal on; 0 if none should. If
+// all tiles go from the last queries on, blocks of keys that begin at different times are at
+// different queries. It counts where Q, dO and dQ of two sections are more than L2, which has 380
+// KB for each multiprocessor: where heads share keys, for one. Of sequences of few blocks, tiles
+// are too different.
+template <class Config, class Args>
+std::int64_t heads_there_and_back(const Problem<Args>& problem, std::int64_t heads,
+                                  std::int64_t places) {
+  constexpr std::int64_t kBytesOfRow = Config::d_head * (2 + 2 + 4);
+  const std::int64_t rows = std::int64_t{problem.query_blocks} * Config::B_r;
+  if (problem.key_blocks < places / 8 ||
+      2 * problem.section_heads * problem.group * rows * kBytesOfRow < places * 380'000)
+    return 0;
+  // The least sections of two lots or more that leave few multiprocessors without work at the end.
+  const std::int64_t lots = 2 * places, share = problem.key_blocks + 1;  // a head's, of these
+  const auto time = [&](std::int64_t n) { return n == 0 ? 0 : std::max(lots, n * share); };
+  for (std::int64_t n = ceil_div(lots * 19 / 20, share); n < heads; ++n)
+    if ((heads / n * time(n) + time(heads % n)) * 100 <= time(heads) * 103) return n;
+  return heads;
+}
+
 // A call, of whose main kernel a multiprocessor has so many thread blocks at one time.
 template <class Config>
 Problem<typename Config::Args> describe(const typename Config::Args& args,
@@ -114,6 +136,14 @@ Problem<typename Config::Args> describe(const typename Config::Args& args,
   const std::int64_t at_work = (places + key_blocks / 2) / key_blocks;
   problem.section_heads =
       static_cast<int>(std::max(std::min({at_work, kMostHeads, heads}), std::int64_t{1}));
+  problem.lot = std::numeric_limits<int>::max();
+  if constexpr (kThereAndBack<Config>)
+    if (const std::int64_t most = heads_there_and_back<Config>(problem, heads, places)) {
+      problem.section_heads = static_cast<int>(most);
+      problem.last_section = static_cast<int>(ceil_div(heads, most) - 1);
+      problem.lot = static_cast<int>(places);
+      return problem;
+    }
   // Under the mask tiles take, on average, half of the time of the longest ones. Unless long tiles
   // come last, the last two sections are one, so that no long tile begins late.
   const std::int64_t sections = ceil_div(heads, std::int64_t{problem.section_heads});

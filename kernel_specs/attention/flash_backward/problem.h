@@ -24,6 +24,7 @@ struct Problem {
   int group;          // query heads that share a key/value head
   int section_heads;  // key/value heads that are worked on together
   int last_section;   // the section that has all heads that are left
+  int lot;            // of so many tiles each second one goes from the diagonal on
   int offset;         // Sk - Sq: under the causal mask query i sees keys up to i + offset
   float scale_log2;   // the scale, for powers of two
 };
@@ -45,15 +46,26 @@ __device__ __forceinline__ int block_index(const Problem<Args>& problem, int bat
 struct Tile {
   int key_block, kv_head, batch;
   int first_block, blocks;
+  bool from_diagonal;  // it goes through its queries from the first on, not from the last on
 };
 
-// True if blocks of keys go through the queries that see them from the first query on, which is on
-// the mask's diagonal, and the last keys come before the first keys. Each block of keys then comes
-// to a block of queries a step after the block of keys before it: if dQ has to be the same each
-// time, this is its turn. Otherwise all blocks go from the last queries to the first queries, and
-// the first keys, which have the most queries, begin first.
+// True if all blocks of keys go through the queries that see them from the first query on, which is
+// on the mask's diagonal, and the last keys come before the first keys. Each block of keys then
+// comes to a block of queries a step after the block of keys before it: if dQ has to be the same
+// each time, this is its turn. Otherwise the first keys, which have the most queries, begin first,
+// and go from the last queries to the first queries.
 template <class Config>
 inline constexpr bool kFromDiagonal = Config::causal && Config::deterministic;
+
+// True if each second lot of a section's tiles, as many as are worked on at one time, may go from
+// the diagonal on. The first lot begins together, at the last queries. Its shortest tiles are
+// followed by the longest ones of the second lot, which so ends together, at the last queries, too:
+// blocks of keys of a head are at the same queries at a time, and find them in L2.
+template <class Config>
+inline constexpr bool kThereAndBack = [] {
+  if constexpr (requires { Config::there_and_back; }) return Config::there_and_back;
+  return false;
+}();
 
 // The tile of a thread block. Heads are handed out in sections. Blocks of keys of one head add to
 // the same dQ: one waits for none whose thread block starts later.
@@ -68,9 +80,11 @@ __device__ __forceinline__ Tile tile_of(const Problem<Args>& problem, int index)
       section == problem.last_section ? heads - first_head : problem.section_heads;
   const int head = first_head + at % section_heads, key_block = at / section_heads;
   const int kv_heads = static_cast<int>(problem.args.Hk);
-  Tile tile{.key_block = kFromDiagonal<Config> ? problem.key_blocks - 1 - key_block : key_block,
-            .kv_head = head % kv_heads,
-            .batch = head / kv_heads};
+  Tile tile{
+      .key_block = kFromDiagonal<Config> ? problem.key_blocks - 1 - key_block : key_block,
+      .kv_head = head % kv_heads,
+      .batch = head / kv_heads,
+      .from_diagonal = kFromDiagonal<Config> || kThereAndBack<Config> && at / problem.lot % 2 == 1};
   tile.first_block = first_query_block<Config>(problem, tile.key_block * Config::B_c);
   tile.blocks = problem.query_blocks - tile.first_block;
   return tile;
@@ -79,7 +93,7 @@ __device__ __forceinline__ Tile tile_of(const Problem<Args>& problem, int index)
 // The n-th block of queries of a tile. All heads of the group have it before the next one's turn.
 template <class Config, class Args>
 __device__ __forceinline__ int nth_block(const Problem<Args>& problem, const Tile& tile, int n) {
-  return kFromDiagonal<Config> ? tile.first_block + n : problem.query_blocks - 1 - n;
+  return tile.from_diagonal ? tile.first_block + n : problem.query_blocks - 1 - n;
 }
 
 // The number of blocks of keys that add to a block of queries before a tile's, if dQ has to be the

@@ -71,12 +71,6 @@ struct EqualSequences {
 
   // The tile's n-th block of queries, and a block's index among all of the call.
   __device__ __forceinline__ static int nth_block(const Problem& problem, const Tile& tile, int n) {
-    if constexpr (Config::spread) {
-      constexpr int kPlaces = 16;  // where blocks of keys begin
-      // All but the last ones, which may be masked, go around.
-      const int around = tile.blocks - (Config::B_c / Config::B_r + 2);
-      if (n < around) n = (n + tile.key_block % kPlaces * around / kPlaces) % around;
-    }
     return flash_backward::nth_block<Config>(problem, tile, n);
   }
   __device__ __forceinline__ static int block_index(const Problem& problem, const Tile& tile,
@@ -96,20 +90,21 @@ struct EqualSequences {
                                                            int block) {
     return flash_backward::blocks_before<Config>(problem, tile, block);
   }
-  // The turn of the tile's step-th step, of its n-th block. But for the steps that come first, of
-  // the last queries, whose dQ is zero before, the first block of keys of a head stores, and
-  // counts; the others add theirs after it.
+  // The turn of a step, of a head of the group. But for the last queries, whose dQ is zero before,
+  // the first block of keys stores, from the last queries on, and counts its steps; the others add
+  // theirs after it.
   __device__ __forceinline__ static Turn turn(const Problem& problem, const Tile& tile, int index,
-                                              int block, int n, int step) {
+                                              int block, int head) {
     if constexpr (Config::deterministic) {
       const unsigned before = blocks_before(problem, tile, block);
-      return {problem.counters + index, before, before + 1, before == 0};
-    } else if constexpr (Config::spread) {
-      return {problem.counters, 0, 0, false};
+      return {problem.counters + index, before, before == 0};
     } else {
-      unsigned* const counter = problem.counters + tile.batch * problem.args.Hk + tile.kv_head;
+      const int kv_heads = static_cast<int>(problem.args.Hk);
+      unsigned* const counter = problem.counters + tile.batch * kv_heads + tile.kv_head;
       const bool is_first = tile.key_block == 0;
-      return {counter, is_first || n == 0 ? 0u : step + 1u, step + 1u, is_first && n > 0};
+      const int before = problem.query_blocks - 1 - block;  // blocks that the first one has before
+      const unsigned step_of_first = before * problem.group + head;
+      return {counter, before == 0 ? 0 : step_of_first + !is_first, is_first && before > 0};
     }
   }
 
@@ -142,8 +137,21 @@ struct EqualSequences {
                          : keys_ + before < kCount ? tile.blocks
                                                    : 0;
       const int masked_steps = masked * problem.group;
-      const int first = begin + (kFromDiagonal<Config> ? masked_steps : steps - masked_steps);
       const int end = begin + steps, before_begin = begin / problem.group;
+      if constexpr (kThereAndBack<Config>) {
+        int stop = tile.from_diagonal ? begin : end - masked_steps;
+        const int masked_stop = tile.from_diagonal ? begin + masked_steps : end;
+        const int sign = tile.from_diagonal ? 1 : -1;
+        const int from = tile.from_diagonal ? -before_begin : before_begin + tile.blocks - 1;
+        for (int i = begin; i < end; stop = end) {
+#pragma unroll 1
+          for (; i < stop; ++i) f(std::false_type(), i, 0);
+#pragma unroll 1
+          for (; i < masked_stop; ++i) f(std::true_type(), i, from + sign * (i / problem.group));
+        }
+        return;
+      }
+      const int first = begin + (kFromDiagonal<Config> ? masked_steps : steps - masked_steps);
       // Once; but ptxas spills if it is not a loop.
       for (int i = begin; i < end;) {
 #pragma unroll 1

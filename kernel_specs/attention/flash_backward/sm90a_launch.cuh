@@ -30,7 +30,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   // If the warpgroups add dQ, each warp's tile has a counter, or all of dQ is zero before.
   problem.counters_of_head =
       Config::deterministic ? problem.query_blocks * kCountersOfBlock<Config> : 1;
-  problem.first_zero = kConsumersAdd<Config> && !Config::deterministic || Config::spread
+  problem.first_zero = kConsumersAdd<Config> && !Config::deterministic
                            ? 0
                            : std::max(problem.query_blocks - 1, 0) * Config::B_r;
   // A map has no empty extent; a tensor with an empty extent is not read.

@@ -128,21 +128,22 @@ def test_the_emulated_are_right(
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
 @pytest.mark.parametrize(
     "config", slow_after(1, [
-        "bf16-d64-causal-r128-c128-q2-s2-v8-pt", "bf16-d64-det-r128-c128-q2-s2-v8-pt",
-        "bf16-d96-r80-c128-q2-s2-v4-pt", "bf16-d128-r80-c128-q2-s2-v4-pt",
-        "bf16-d128-causal-det-r80-c128-q2-s2-v4-pt", "bf16-d192-causal-r64-c96-q2-s1-v0-pt",
-        "bf16-d64-causal-r128-c128-q2-s2-v8-pt-sp", "bf16-d128-r80-c128-q2-s2-v4-sp",
+        "bf16-d64-causal-r128-c128-q2-s2-v8", "bf16-d96-causal-r80-c128-q2-s2-v4",
+        "bf16-d128-causal-r80-c128-q2-s2-v4", "bf16-d192-causal-r64-c96-q2-s1-v0",
+        "bf16-d256-causal-r64-c80-q2-s1-v0",
     ])
 )  # fmt: skip
-def test_variants_that_are_tried(config: str) -> None:
+def test_tiles_go_there_and_back(config: str) -> None:
     key = f"{EMULATED}flash_backward.sm90a.{config}"
-    for seq_len_q, seq_len_k, batch, heads, kv_heads in (
-        (257, 129, 1, 1, 1), (1, 65, 2, 4, 2), (300, 700, 2, 2, 1), (700, 300, 1, 4, 2),
-        (5, 3, 1, 2, 2), (1500, 900, 1, 1, 1),
-    ):  # fmt: skip
-        Call(key, seq_len_q, seq_len_k, batch=batch, heads=heads, kv_heads=kv_heads).check()
-    for empty in ((0, 5), (5, 0)):
-        assert not any(gradient.any() for gradient in Call(key, *empty).run())
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # multiprocessors: of four tiles two go from the diagonal on
+    try:
+        for seq_len_q, seq_len_k, batch, heads, kv_heads in (
+            (512, 512, 1, 4, 2), (700, 500, 1, 3, 1), (500, 700, 2, 4, 1),
+        ):  # fmt: skip
+            Call(key, seq_len_q, seq_len_k, batch=batch, heads=heads, kv_heads=kv_heads).check()
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_each_call_of_sm80_has_a_kernel_for_blocks_of_99_kib() -> None:
