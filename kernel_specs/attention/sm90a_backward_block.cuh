@@ -27,7 +27,7 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
                 65536 / Config::threads / 8 * 8 * (Config::n_warpgroups + 1));
   const typename Sequences::Shared shared(ptx::shared_address(shared_memory));
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / 128, 0);
-  ptx::let_next_kernel_start();
+  if constexpr (!Sequences::kSaysWhenDone) ptx::let_next_kernel_start();
   if (threadIdx.x == 0) {
     if constexpr (Sequences::kPersistent)
       ManyTiles(shared.tile()).initialise(4 * Config::n_warpgroups);
@@ -49,6 +49,11 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
     } else {
       if (threadIdx.x == 0) Producer<Config, Sequences>(problem, shared).run();
     }
+    if constexpr (Sequences::kSaysWhenDone)
+      if (threadIdx.x == 96) {  // the next kernel reads counters that the kernel ahead makes zero
+        ptx::wait_for_kernel_ahead();
+        ptx::let_next_kernel_start();
+      }
     if constexpr (!kConsumersAdd<Config>)
       if (threadIdx.x / 32 == 1) QueryGradientWriter<Config, Sequences>(problem, shared).run();
   } else {

@@ -178,15 +178,28 @@ class QueryGradientWriter {
         ptx::mbarrier_wait(shared_.keys_full(), n & 1);
         const int index = ptx::load_shared_4(ManyTiles(shared_.tile()).index(n));
         if (index >= problem_.tiles) break;
-        add(Sequences::tile_at(problem_, index));
+        const Tile tile = Sequences::tile_at(problem_, index);
+        add(tile);
+        end(tile);
       }
     } else {
-      add(Sequences::tile(problem_, shared_));
+      const Tile tile = Sequences::tile(problem_, shared_);
+      add(tile);
+      end(tile);
     }
-    if (is_one()) ptx::bulk_wait_group<0>();
   }
 
  private:
+  // Waits until all of the tile's parts are in memory, and says so.
+  __device__ __forceinline__ void end(const Tile& tile) const {
+    if (!is_one()) return;
+    ptx::bulk_wait_group<0>();
+    if constexpr (Sequences::kSaysWhenDone) {
+      ptx::fence_async_global();
+      Sequences::say_done(problem_, tile);
+    }
+  }
+
   __device__ __forceinline__ void add(const Tile& tile) {
     if (tile.blocks * problem_.group > 0) free_parts();
     seen_ = 0;

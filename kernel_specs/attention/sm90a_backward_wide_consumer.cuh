@@ -66,6 +66,12 @@ class WideConsumer {
     ptx::named_barrier_sync(kScoresMade, kThreads);
     store(problem_.args.dv, shared_.values(), Sequences::value_columns(problem_));
     store(problem_.args.dk, shared_.keys(), Sequences::columns(problem_));
+    if constexpr (Sequences::kSaysWhenDone) {
+      __threadfence();
+      ptx::named_barrier_sync(kScoresMade, kThreads);
+      if (threadIdx.x == 128)
+        Sequences::say_done(problem_, Sequences::tile_again(problem_, shared_));
+    }
   }
 
  private:

@@ -45,6 +45,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   static constexpr bool kOneCounter = false;
   static constexpr bool kCleans = true;
   static constexpr bool kPersistent = false;
+  static constexpr bool kSaysWhenDone = false;
   static constexpr bool kDropsOut = attention::DropsOut<typename Config::Args>;
 
   __device__ __forceinline__ static NoTrace trace(const Problem&, int, int) { return {}; }

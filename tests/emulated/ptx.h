@@ -137,6 +137,7 @@ inline unsigned load_acquire(const unsigned* counter) { return *counter; }
 inline void wait_for_counter(const unsigned* counter, unsigned least) {
   while (*counter < least) emulator::wait("a counter");
 }
+inline void add_release(unsigned* counter, unsigned value) { *counter += value; }
 inline void store_release(unsigned* counter, unsigned value) { *counter = value; }
 
 inline int atomic_add_acquire_release(int* counter, int value) { return atomicAdd(counter, value); }

@@ -17,12 +17,10 @@
 
 namespace kernelmint::flash_backward {
 
-// True if one more counter, after those of the heads, counts the tiles that are taken.
+// True if more counters, after those of the heads, count the tiles that are taken, and those of
+// each key/value head that are done.
 template <class Config>
-inline constexpr bool kCountsTiles = [] {
-  if constexpr (requires { Config::persistent; }) return Config::persistent;
-  return false;
-}();
+inline constexpr bool kCountsTiles = requires { Config::persistent; };
 
 // D, the sum of dO O, and the log-sum-exp as a power of two, of each query; and the zeros that the
 // target asks for. A row without keys, or past the last query, has an
@@ -60,12 +58,14 @@ __global__ void __launch_bounds__(256)
   });
   const std::int64_t row = (std::int64_t{batch} * heads + head) * padded;
   if constexpr (kCountsTiles<Config>)
-    if (blockIdx.x == 0 && thread == 0)
-      problem.counters[args.B * heads * problem.counters_of_head] = 0;
+    if (blockIdx.x == 0 && thread == 0) *problem.next_tile = 0;
   if (first_row == 0) {
     unsigned* const counters =
         problem.counters + (std::int64_t{batch} * heads + head) * problem.counters_of_head;
     for (int i = thread; i < problem.counters_of_head; i += 256) counters[i] = 0;
+    if constexpr (kCountsTiles<Config>)
+      if (thread == 0 && head % problem.group == 0)
+        problem.tiles_done[batch * args.Hk + head / problem.group] = 0;
   }
   auto* const dq = reinterpret_cast<float4*>(problem.dq + (row + first_row) * Config::padded_head);
   const int rows = min(kRowsOfBlock, padded - first_row);
@@ -158,7 +158,9 @@ LaunchResult prepare(Problem<typename Config::Args>& problem, const LaunchContex
   const std::int64_t heads = problem.args.B * problem.args.H;
   const std::int64_t padded = std::int64_t{problem.query_blocks} * Config::B_r;
   const std::int64_t rows = heads * padded;
-  const std::int64_t counters = heads * problem.counters_of_head + (kCountsTiles<Config> ? 1 : 0);
+  const std::int64_t of_heads = heads * problem.counters_of_head;
+  const std::int64_t counters =
+      of_heads + (kCountsTiles<Config> ? 1 + problem.args.B * problem.args.Hk : 0);
   const Allocation scratch =
       context.allocate((rows * (Config::padded_head + 2) + counters) * sizeof(float));
   if (scratch.error != nullptr) return {scratch.error};
@@ -166,6 +168,10 @@ LaunchResult prepare(Problem<typename Config::Args>& problem, const LaunchContex
   problem.log_sums = problem.dq + rows * Config::padded_head;
   problem.deltas = problem.log_sums + rows;
   problem.counters = reinterpret_cast<unsigned*>(problem.deltas + rows);
+  if constexpr (kCountsTiles<Config>) {
+    problem.next_tile = problem.counters + of_heads;
+    problem.tiles_done = problem.next_tile + 1;
+  }
   return launch_cuda<&prepare_rows<Config>>(
       {.grid = {ceil_div(padded, std::int64_t{64}) * heads}, .block = {256}}, context, problem);
 }

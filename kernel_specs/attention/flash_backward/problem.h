@@ -19,6 +19,9 @@ struct Problem {
   float* dq;
   unsigned* counters;  // [B, H, counters_of_head]: the target's counters, zero at first
   int counters_of_head;
+  // If the target counts tiles, and there are queries: the first tile that no thread block has; and
+  // [B, Hk], how many of each key/value head are done.
+  unsigned *next_tile, *tiles_done;
   int first_zero;  // the row of a head from which on dQ is zero before the main kernel
   int query_blocks, key_blocks;
   int group;          // query heads that share a key/value head

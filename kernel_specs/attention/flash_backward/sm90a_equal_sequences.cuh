@@ -53,6 +53,15 @@ struct EqualSequences {
     return tile_of<Config>(problem, index);
   }
 
+  // Each tile says when its part of dQ is in memory: the last kernel does not wait for other heads.
+  // Without queries there is no such kernel.
+  static constexpr bool kSaysWhenDone = true;
+  __device__ __forceinline__ static void say_done(const Problem& problem, const Tile& tile) {
+    if (problem.tiles_done == nullptr) return;
+    const int kv_heads = static_cast<int>(problem.args.Hk);
+    ptx::add_release(problem.tiles_done + tile.batch * kv_heads + tile.kv_head, 1);
+  }
+
   __device__ __forceinline__ static float scale(const Problem& problem) {
     return problem.args.scale;
   }

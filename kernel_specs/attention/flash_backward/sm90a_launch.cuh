@@ -55,10 +55,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if (has_keys) {
     std::int64_t blocks = kv_heads * problem.key_blocks;
     problem.tiles = static_cast<int>(blocks);
-    if (Config::persistent && has_queries) {
+    if (Config::persistent && has_queries)
       blocks = std::min<std::int64_t>(blocks, context.facts.sm_count);
-      problem.next_tile = problem.counters + heads * problem.counters_of_head;
-    }
     const LaunchResult result = launch_cuda<&flash_backward::flash_backward_sm90a<Config>>(
         {.grid = {blocks},
          .block = {Config::threads},

@@ -17,7 +17,6 @@ struct Problem : flash_backward::Problem<Arguments> {
   MappedTensor q, dout;  // [B, H, Sq, D], in boxes of B_r rows by 64 columns
   MappedTensor k, v;     // [B, Hk, Sk, D], in boxes of B_c rows by 64 columns
   int tiles;             // all blocks of keys
-  unsigned* next_tile;   // the first that no thread block has; null: each thread block has one
 };
 
 }  // namespace kernelmint::flash_backward::sm90a

@@ -32,6 +32,10 @@ __device__ __forceinline__ void wait_for_counter(const unsigned* counter, unsign
       "r"(least)
       : "memory");
 }
+// Adds to it. The writes of all that have added are seen after an acquiring load of the sum.
+__device__ __forceinline__ void add_release(unsigned* counter, unsigned value) {
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
+}
 __device__ __forceinline__ void store_release(unsigned* counter, unsigned value) {
   asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
