@@ -30,7 +30,7 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
   if constexpr (!Sequences::kSaysWhenDone) ptx::let_next_kernel_start();
   if (threadIdx.x == 0) {
     if constexpr (Sequences::kPersistent)
-      ManyTiles(shared.tile()).initialise(4 * Config::n_warpgroups);
+      ManyTiles(shared.tile()).initialise(4 * Config::n_warpgroups + kWriters<Config>);
     shared.initialise_barriers();
   }
   if (threadIdx.x == 32) {
@@ -55,7 +55,8 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
         ptx::let_next_kernel_start();
       }
     if constexpr (!kConsumersAdd<Config>)
-      if (threadIdx.x / 32 == 1) QueryGradientWriter<Config, Sequences>(problem, shared).run();
+      if (threadIdx.x / 32 == 1 || kWriters<Config> == 2 && threadIdx.x / 32 == 3)
+        QueryGradientWriter<Config, Sequences>(problem, shared).run();
   } else {
     ptx::increase_registers<Config::consumer_registers>();
     using Consumer =

@@ -139,7 +139,7 @@ class ByKeysConsumer {
     ptx::pin(part);
     trace.query_gradients(part, warpgroup_ * kPartColumns);
     release_scores();
-    give_query_gradients(part);
+    give_query_gradients(part, i);
     ptx::wgmma_wait_group<0>();  // dK
     pin(dk_);
     trace.key_gradients(dk_, dv_);
@@ -208,8 +208,8 @@ class ByKeysConsumer {
     ptx::named_barrier_sync(kScoresRead + warpgroup_, 256);
   }
 
-  // Hands the part of dQ to the warp that adds it to memory.
-  __device__ __forceinline__ void give_query_gradients(float (&d)[kPart]) const {
+  // Hands the part of dQ of step i to the warp that adds it to memory.
+  __device__ __forceinline__ void give_query_gradients(float (&d)[kPart], int i) const {
     ptx::named_barrier_sync(kPartEmpty + warpgroup_, 160);
     const std::uint32_t to =
         shared_.query_gradients(warpgroup_) + ptx::reread_thread_index() % 128 * 16;
@@ -219,7 +219,7 @@ class ByKeysConsumer {
                               __float_as_uint(d[4 * c + 2]), __float_as_uint(d[4 * c + 3])});
     });
     ptx::fence_async_shared();
-    ptx::named_barrier_arrive(kPartFull + warpgroup_, 160);
+    ptx::named_barrier_arrive(kPartFull + (i & (kWriters<Config> - 1)) * 2 + warpgroup_, 160);
   }
 
   // Stores 64 rows by the warpgroup's keys, times `factor` and rounded, as rows of keys.

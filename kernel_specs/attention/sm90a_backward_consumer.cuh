@@ -191,7 +191,7 @@ class Consumer {
     ptx::wgmma_wait_group<1>();  // dQ
     trace.query_gradients(part, kHalves ? warpgroup_ * Shared::kPartQueries : 0,
                           kHalves ? 0 : warpgroup_ * 64);
-    give_query_gradients(part);
+    give_query_gradients(part, i);
     ptx::wgmma_wait_group<0>();  // dK
     ptx::pin(dk_);
     trace.key_gradients(dk_, dv_);
@@ -264,8 +264,8 @@ class Consumer {
     ptx::pin(d);
   }
 
-  // Hands the part of dQ to the warp that adds it to memory.
-  __device__ __forceinline__ void give_query_gradients(float (&d)[kPart]) const {
+  // Hands the part of dQ of step i to the warp that adds it to memory.
+  __device__ __forceinline__ void give_query_gradients(float (&d)[kPart], int i) const {
     ptx::pin(d);
     ptx::named_barrier_sync(kPartEmpty + warpgroup_, 160);
     const std::uint32_t to = shared_.query_gradients(warpgroup_) + threadIdx.x % 128 * 16;
@@ -277,7 +277,7 @@ class Consumer {
                                 __float_as_uint(d[4 * c + 2]), __float_as_uint(d[4 * c + 3])});
       });
     ptx::fence_async_shared();
-    ptx::named_barrier_arrive(kPartFull + warpgroup_, 160);
+    ptx::named_barrier_arrive(kPartFull + (i & (kWriters<Config> - 1)) * 2 + warpgroup_, 160);
   }
 
   // The warpgroup's rows of dK or dV, 16 bytes a lane.

@@ -158,8 +158,8 @@ struct Turn {
   bool stores;
 };
 
-// One warp: takes the warpgroups' parts of dQ, step by step, and adds them to memory when it is
-// their turn, or stores them.
+// One warp: takes the warpgroups' parts of dQ, step by step, or of each second step, and adds them
+// to memory when it is their turn, or stores them.
 template <class Config, class Sequences>
 class QueryGradientWriter {
   using Shared = typename Sequences::Shared;
@@ -168,7 +168,7 @@ class QueryGradientWriter {
 
  public:
   __device__ QueryGradientWriter(const Problem& problem, const Shared& shared)
-      : problem_(problem), shared_(shared) {}
+      : problem_(problem), shared_(shared), is_next_(writer() == 0) {}
 
   __device__ void run() {
     ptx::wait_for_kernel_ahead();
@@ -176,8 +176,11 @@ class QueryGradientWriter {
 #pragma unroll 1
       for (int n = 0;; ++n) {
         ptx::mbarrier_wait(shared_.keys_full(), n & 1);
-        const int index = ptx::load_shared_4(ManyTiles(shared_.tile()).index(n));
+        const ManyTiles tiles(shared_.tile());
+        const int index = ptx::load_shared_4(tiles.index(n));
         if (index >= problem_.tiles) break;
+        __syncwarp();
+        if (is_one()) ptx::mbarrier_arrive(tiles.keys_empty());  // not a tile behind the others
         const Tile tile = Sequences::tile_at(problem_, index);
         add(tile);
         end(tile);
@@ -201,35 +204,35 @@ class QueryGradientWriter {
   }
 
   __device__ __forceinline__ void add(const Tile& tile) {
-    if (tile.blocks * problem_.group > 0) free_parts();
+    const int steps = tile.blocks * problem_.group;
+    int step = kWriters<Config> == 1 || is_next_ ? 0 : 1;
+    if (steps > 0 && (kWriters<Config> == 1 || step == 1)) free_parts();
     seen_ = 0;
-    const bool heads_first = Sequences::heads_first(problem_);
-    const int outer_steps = heads_first ? problem_.group : tile.blocks;
-    const int inner_steps = heads_first ? tile.blocks : problem_.group;
 #pragma unroll 1
-    for (int outer = 0; outer < outer_steps; ++outer)
-#pragma unroll 1
-      for (int inner = 0; inner < inner_steps; ++inner) {
-        const int n = heads_first ? inner : outer, g = heads_first ? outer : inner;
-        const int block = Sequences::nth_block(problem_, tile, n);
-        const int index =
-            Sequences::block_index(problem_, tile, tile.kv_head * problem_.group + g, block);
-        to_ = problem_.dq + std::int64_t{index} * (Config::B_r * Config::padded_head);
-        turn_ = Sequences::turn(problem_, tile, index, block, g);
-        if constexpr (!Sequences::kOneCounter) seen_ = 0;
-        for (int part = 0; part < 2; ++part) {
-          ptx::named_barrier_sync(kPartFull + part, 160);
-          if (is_one()) write(part);
-          __syncwarp();
-        }
-        if (inner + 1 < inner_steps || outer + 1 < outer_steps) free_parts();
-        if ((Config::deterministic || turn_.stores) && is_one()) {
-          ptx::bulk_wait_group<0>();
-          ptx::fence_async_global();
-          ptx::store_release(turn_.counter, turn_.least + 1);
-        }
+    for (; step < steps; step += kWriters<Config>) {
+      const auto [block, index] = Sequences::block_of_step(problem_, tile, step);
+      to_ = problem_.dq + std::int64_t{index} * (Config::B_r * Config::padded_head);
+      turn_ = Sequences::turn(problem_, tile, index, block, step);
+      if constexpr (!Sequences::kOneCounter) seen_ = 0;
+      for (int part = 0; part < 2; ++part) {
+        ptx::named_barrier_sync(kPartFull + writer() * 2 + part, 160);
+        if (is_one()) write(part);
         __syncwarp();
       }
+      if (step + 1 < steps) free_parts();
+      if ((Config::deterministic || turn_.stores) && is_one()) {
+        ptx::bulk_wait_group<0>();
+        ptx::fence_async_global();
+        ptx::store_release(turn_.counter, turn_.least + 1);
+      }
+      __syncwarp();
+    }
+    is_next_ = step == steps;
+  }
+
+  // Which of the warps that add dQ this is: they are the second and the fourth of the thread block.
+  __device__ __forceinline__ static unsigned writer() {
+    return kWriters<Config> == 1 ? 0 : ptx::reread_thread_index() / 64;
   }
 
   __device__ __forceinline__ static bool is_one() { return ptx::reread_thread_index() % 32 == 0; }
@@ -241,7 +244,7 @@ class QueryGradientWriter {
     if (turn_.stores) {
       ptx::bulk_store(to, from, bytes, ptx::kEvictLastPolicy);
     } else {
-      if (seen_ < turn_.least) {
+      if (Config::deterministic ? part == 0 && turn_.least > 0 : seen_ < turn_.least) {
         while ((seen_ = ptx::load_acquire(turn_.counter)) < turn_.least) {
         }
         ptx::fence_async_global();
@@ -266,6 +269,7 @@ class QueryGradientWriter {
   float* to_;
   Turn turn_;
   unsigned seen_;  // the counter's last value
+  bool is_next_;   // the next step, of all tiles, is this warp's
 };
 
 }  // namespace kernelmint::attention_backward::sm90a

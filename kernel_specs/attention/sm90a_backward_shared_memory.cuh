@@ -19,6 +19,12 @@ inline constexpr bool kIsWide = Config::d_head > 128;
 template <class Config>
 inline constexpr bool kConsumersAdd = kIsWide<Config> && !Config::by_keys;
 
+// The warps that add dQ. A step that stores, or if dQ has to be the same each time, waits until it
+// is in memory: if there are two warps, which take turns, the next step does not wait for it.
+template <class Config>
+inline constexpr int kWriters =
+    kConsumersAdd<Config> || Config::d_head <= (Config::deterministic ? 64 : 96) ? 1 : 2;
+
 // The keys that a warpgroup makes scores of, and the panels of dK, dV and dQ that it has of a wide
 // head.
 template <class Config>
@@ -181,15 +187,16 @@ class SharedMemory : public Rings {
 };
 
 // Named barriers. dS of all warpgroups is there; a warpgroup's part of dQ may be written, or has
-// been, which it and the warp that adds dQ share; rows beside a sequence are zero; for wide heads,
-// P of all warpgroups is there, or a warpgroup's own, and the other one has read its dS.
+// been, which it and the warp that adds dQ share, of a pair of warps each with its own barrier;
+// rows beside a sequence are zero; for wide heads, P of all warpgroups is there, or a warpgroup's
+// own, and the other one has read its dS.
 enum NamedBarrier {
   kScoresMade = 1,
   kPartEmpty = 2,
   kPartFull = 4,
-  kCleaned = 6,
-  kProbabilitiesMade = 7,
-  kScoresRead = 9
+  kCleaned = 8,
+  kProbabilitiesMade = 9,
+  kScoresRead = 11
 };
 
 }  // namespace kernelmint::attention_backward::sm90a

@@ -53,7 +53,7 @@ struct EqualSequences {
     return tile_of<Config>(problem, index);
   }
 
-  // Each tile says when its part of dQ is in memory: the last kernel does not wait for other heads.
+  // Whoever adds a tile's dQ says when it is in memory: the last kernel waits for no other heads.
   // Without queries there is no such kernel.
   static constexpr bool kSaysWhenDone = true;
   __device__ __forceinline__ static void say_done(const Problem& problem, const Tile& tile) {
@@ -99,11 +99,11 @@ struct EqualSequences {
                                                            int block) {
     return flash_backward::blocks_before<Config>(problem, tile, block);
   }
-  // The turn of a step, of a head of the group. But for the last queries, whose dQ is zero before,
+  // A step's turn. But for the last queries, whose dQ is zero before,
   // the first block of keys stores, from the last queries on, and counts its steps; the others add
   // theirs after it.
   __device__ __forceinline__ static Turn turn(const Problem& problem, const Tile& tile, int index,
-                                              int block, int head) {
+                                              int block, int step) {
     if constexpr (Config::deterministic) {
       const unsigned before = blocks_before(problem, tile, block);
       return {problem.counters + index, before, before == 0};
@@ -112,7 +112,7 @@ struct EqualSequences {
       unsigned* const counter = problem.counters + tile.batch * kv_heads + tile.kv_head;
       const bool is_first = tile.key_block == 0;
       const int before = problem.query_blocks - 1 - block;  // blocks that the first one has before
-      const unsigned step_of_first = before * problem.group + head;
+      const unsigned step_of_first = before * problem.group + step % problem.group;
       return {counter, before == 0 ? 0 : step_of_first + !is_first, is_first && before > 0};
     }
   }

@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(128 * Config::n_warpgroups)
     const int kv_heads = static_cast<int>(args.Hk);
     if (threadIdx.x < 32)
       ptx::wait_for_counter(problem.tiles_done + batch * kv_heads + head / problem.group,
-                            problem.key_blocks);
+                            problem.key_blocks * attention_backward::sm90a::kWriters<Config>);
     __syncthreads();
   }
   const bool hides_keys = Config::causal && sees_keys;
