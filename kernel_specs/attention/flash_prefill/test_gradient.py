@@ -382,11 +382,22 @@ def test_calls_that_do_not_ask_for_slopes_gradients_take_the_kernels_without():
 
 
 @pytest.mark.gpu
-def test_slopes_have_no_gradient_on_gpus():
-    leaves = inputs(torch.bfloat16, rows=(2, 30), keys=(2, 30), device="cuda")[:3]
-    slopes = torch.rand(4, device="cuda").requires_grad_()
-    with pytest.raises(runtime.InvalidArgument, match=r"^alibi_slopes: requires_grad is set"):
-        runtime.flash_attn_func(*leaves, alibi_slopes=slopes)
+def test_slopes_have_a_gradient_on_gpus():
+    """In bf16, not deterministic: other calls are refused by name, as no such kernel is built."""
+    leaves = inputs(torch.bfloat16, rows=(2, 300), keys=(2, 300), device="cuda")[:3]
+    slopes = (torch.rand(2, 4, device="cuda") / 8).requires_grad_()
+    o = runtime.flash_attn_func(*leaves, causal=True, alibi_slopes=slopes)
+    do = torch.randn_like(o)
+    found = torch.autograd.grad(o, (*leaves, slopes), do)
+    exact = [t.detach().double().requires_grad_() for t in (*leaves, slopes)]
+    expected = prefill(*exact[:3], alibi_slopes=exact[3], window_right=0)[0]
+    for ours, true in zip(found, torch.autograd.grad(expected, exact, do.double()), strict=True):
+        assert ours.shape == true.shape
+        assert (ours - true).norm() < 2e-2 * true.norm()
+    halves = inputs(torch.float16, rows=(2, 30), keys=(2, 30), device="cuda")[:3]
+    for refused, options in ((halves, {}), (leaves, {"deterministic": True})):
+        with pytest.raises(runtime.InvalidArgument, match=r"^alibi_slopes: requires_grad is set"):
+            runtime.flash_attn_func(*refused, alibi_slopes=slopes, **options)
 
 
 def test_the_cpus_repeat_bit_for_bit():
