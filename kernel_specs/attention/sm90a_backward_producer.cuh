@@ -223,6 +223,9 @@ class QueryGradientWriter {
       if ((Config::deterministic || turn_.stores) && is_one()) {
         ptx::bulk_wait_group<0>();
         ptx::fence_async_global();
+        // The other warp's step before is in memory, too.
+        if constexpr (Sequences::kOneCounter && kWriters<Config> == 2)
+          ptx::wait_alone_for_counter(turn_.counter, turn_.least);
         ptx::store_release(turn_.counter, turn_.least + 1);
       }
       __syncwarp();
@@ -230,7 +233,7 @@ class QueryGradientWriter {
     is_next_ = step == steps;
   }
 
-  // Which of the warps that add dQ this is: they are the second and the fourth of the thread block.
+  // The warp's place among those that add dQ, the second and the fourth of the thread block.
   __device__ __forceinline__ static unsigned writer() {
     return kWriters<Config> == 1 ? 0 : ptx::reread_thread_index() / 64;
   }

@@ -137,6 +137,9 @@ inline unsigned load_acquire(const unsigned* counter) { return *counter; }
 inline void wait_for_counter(const unsigned* counter, unsigned least) {
   while (*counter < least) emulator::wait("a counter");
 }
+inline void wait_alone_for_counter(const unsigned* counter, unsigned least) {
+  wait_for_counter(counter, least);
+}
 inline void add_release(unsigned* counter, unsigned value) { *counter += value; }
 inline void store_release(unsigned* counter, unsigned value) { *counter = value; }
 

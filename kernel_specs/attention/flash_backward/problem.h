@@ -27,7 +27,7 @@ struct Problem {
   int group;          // query heads that share a key/value head
   int section_heads;  // key/value heads that are worked on together
   int last_section;   // the section that has all heads that are left
-  int lot;            // of so many tiles each second one goes from the diagonal on
+  int lot;            // so many tiles; each second lot goes from the diagonal on
   int offset;         // Sk - Sq: under the causal mask query i sees keys up to i + offset
   float scale_log2;   // the scale, for powers of two
 };

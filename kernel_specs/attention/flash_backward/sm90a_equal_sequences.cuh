@@ -99,9 +99,8 @@ struct EqualSequences {
                                                            int block) {
     return flash_backward::blocks_before<Config>(problem, tile, block);
   }
-  // A step's turn. But for the last queries, whose dQ is zero before,
-  // the first block of keys stores, from the last queries on, and counts its steps; the others add
-  // theirs after it.
+  // A step's turn. But for the last queries, whose dQ is zero before, the first block of keys
+  // stores, from the last queries on, and counts the steps that do; the others add theirs after it.
   __device__ __forceinline__ static Turn turn(const Problem& problem, const Tile& tile, int index,
                                               int block, int step) {
     if constexpr (Config::deterministic) {
@@ -112,8 +111,8 @@ struct EqualSequences {
       unsigned* const counter = problem.counters + tile.batch * kv_heads + tile.kv_head;
       const bool is_first = tile.key_block == 0;
       const int before = problem.query_blocks - 1 - block;  // blocks that the first one has before
-      const unsigned step_of_first = before * problem.group + step % problem.group;
-      return {counter, before == 0 ? 0 : step_of_first + !is_first, is_first && before > 0};
+      const unsigned stored = (before - 1) * problem.group + step % problem.group;
+      return {counter, before == 0 ? 0 : stored + !is_first, is_first && before > 0};
     }
   }
 

@@ -32,6 +32,11 @@ __device__ __forceinline__ void wait_for_counter(const unsigned* counter, unsign
       "r"(least)
       : "memory");
 }
+// The same, by one thread.
+__device__ __forceinline__ void wait_alone_for_counter(const unsigned* counter, unsigned least) {
+  while (load_acquire(counter) < least) {
+  }
+}
 // Adds to it. The writes of all that have added are seen after an acquiring load of the sum.
 __device__ __forceinline__ void add_release(unsigned* counter, unsigned value) {
   asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
