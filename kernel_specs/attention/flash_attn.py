@@ -46,8 +46,8 @@ def flash_attn_func(
 
     Query i of Sq is at key Sk - Sq + i, both as far as they are used: masks and distances are
     aligned bottom-right. A row that sees no key is 0. q, k, v and s_aux have gradients, unless the
-    call has block_table, or on a GPU softcap, alibi_slopes, or a head dimension of v that is not
-    q's.
+    call has block_table; above head dimension 128, on GPUs before Hopper, calls with softcap,
+    alibi_slopes or a head dimension of v that is not q's have none.
 
     Args:
         q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most
@@ -60,9 +60,11 @@ def flash_attn_func(
         window_size: how many keys before and after its own a query sees; -1: all.
         softcap: scores become softcap * tanh(score / softcap); 0: as they are.
         alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H]. On the CPU
-            they have a gradient, unless the call has dropout or block_table.
-        deterministic: the gradients are the same, bit for bit, each time, as the CPU's always are;
-            Hopper's can be up to head dimension 128. Results of the forward always repeat.
+            they have a gradient, unless the call has dropout or block_table; on GPUs from 8.0 on in
+            bf16, up to head dimension 128, unless it is deterministic, too.
+        deterministic: the gradients are the same, bit for bit, each time, as the CPU's always are,
+            and Hopper's, and up to head dimension 128 those of GPUs from 8.0 on, if asked. Results
+            of the forward always repeat.
         return_attn_probs: also return the log-sum-exp, and None in the place of the probabilities.
         seqused_q: how many queries of each sequence, at the front, there are, int32, [B]; the rows
             after them become 0. All if None.
