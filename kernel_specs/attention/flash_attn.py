@@ -61,7 +61,7 @@ def flash_attn_func(
         softcap: scores become softcap * tanh(score / softcap); 0: as they are.
         alibi_slopes: what a score loses for each key of distance, f32, [H] or [B, H]. On the CPU
             they have a gradient, unless the call has dropout or block_table; on GPUs from 8.0 on in
-            bf16, up to head dimension 128, unless it is deterministic, too.
+            bf16, up to head dimension 128, if the call is not deterministic either.
         deterministic: the gradients are the same, bit for bit, each time, as the CPU's always are,
             and Hopper's, and up to head dimension 128 those of GPUs from 8.0 on, if asked. Results
             of the forward always repeat.

@@ -223,7 +223,7 @@ class QueryGradientWriter {
       if ((Config::deterministic || turn_.stores) && is_one()) {
         ptx::bulk_wait_group<0>();
         ptx::fence_async_global();
-        // The other warp's step before is in memory, too.
+        // Until the step before, which is the other warp's, is in memory as well.
         if constexpr (Sequences::kOneCounter && kWriters<Config> == 2)
           ptx::wait_alone_for_counter(turn_.counter, turn_.least);
         ptx::store_release(turn_.counter, turn_.least + 1);
