@@ -48,9 +48,9 @@ __device__ inline void clear_queries_before(const Problem& problem, const Block&
 }
 
 // D, the sum of dO O, and the log-sum-exp as a power of two, of each query, and a dQ of zero if it
-// is not stored. A row without keys, and a row of no sequence, has an infinite log-sum-exp, so that
-// its probabilities are 0. As many neighbouring lanes share a row as it has 16 bytes, or the next
-// power of two.
+// is not stored. A row without keys has an infinite log-sum-exp, so that its probabilities are 0; a
+// row of no sequence one of -inf. As many neighbouring lanes share a row as it has 16 bytes, or the
+// next power of two.
 template <class Config, int kCounters, class Problem>
 __device__ __forceinline__ void prepare_block(const Problem& problem) {
   using Element = typename Config::dtype;
@@ -98,20 +98,20 @@ __device__ __forceinline__ void prepare_block(const Problem& problem) {
         sum += __shfl_xor_sync(~0u, sum, distance);
       const int place = i * kRowsAtOnce + thread / kLanes, row = first_row + place;
       if (lane != 0 || place >= Config::B_r) return;
-      float log_sum = INFINITY;
+      float log_sum = -INFINITY;
       if (row >= at.region.begin && row < at.region.end) {
         const float* const lse = args.lse.template as<const float>() +
                                  at.region.entry * args.lse.stride[0] +
                                  at.head * args.lse.stride[1];
         log_sum = lse[(std::int64_t{at.region.first_row} + row) * args.lse.stride[2]];
         if (log_sum == -INFINITY) log_sum = INFINITY, sum = 0;
+        if (sink > -INFINITY) of_sink += ptx::exp2((sink - log_sum) * kLog2E) * sum;
       }
       // With dropout all is divided by 1 - p at the end.
       problem.deltas[first + place] = sum;
       if constexpr (attention::DropsOut<typename Config::Args>)
         problem.deltas[first + place] = sum * (1 - args.dropout_p);
       problem.log_sums[first + place] = log_sum * kLog2E;
-      if (sink > -INFINITY) of_sink += ptx::exp2((sink - log_sum) * kLog2E) * sum;
     });
   }
   if constexpr (attention::GivesSlopes<typename Config::Args>)

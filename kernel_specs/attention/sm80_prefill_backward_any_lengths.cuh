@@ -78,11 +78,13 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     return at.head + 1 < problem.group ? Position{at.n, at.head + 1} : Position{at.n + 1, 0};
   }
 
-  // Probabilities are 0 where a query does not see a key: of keys from `key` and of queries from
-  // `query` on.
+  // Probabilities are 0 where a query does not see a key, and in rows beside the sequence, where 0
+  // times a key may be NaN: of keys from `key` and of queries from `query` on.
   template <class Scores>
   __device__ __forceinline__ static void hide(const Problem& problem, Tile tile, int key, int query,
                                               Scores& probabilities) {
+    if (query < tile.first_query || query + Scores::kColumns > tile.end_query)
+      hide_columns(tile.first_query - query, tile.end_query - query, probabilities);
     const int left = reach(problem.args.window_left), right = reach(problem.args.window_right);
     const int ahead =
         key - tile.own - query;  // how far the first key is ahead of the first query's own
@@ -182,6 +184,17 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   };
 
  private:
+  // But for those from `begin` to before `end`.
+  template <class Scores>
+  __device__ __forceinline__ static void hide_columns(int begin, int end, Scores& probabilities) {
+    const int first = Scores::first_column(threadIdx.x % 32);
+    unroll<Scores::kLaneColumns>([&](int column) {
+      const int of_lane = first + Scores::column_of(column);
+      if (of_lane >= begin && of_lane < end) return;
+      unroll<Scores::kLaneRows>([&](int row) { probabilities(row, column) = 0; });
+    });
+  }
+
   __device__ __forceinline__ static flash_prefill_backward::Tile& shared_tile() {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
     return *reinterpret_cast<flash_prefill_backward::Tile*>(

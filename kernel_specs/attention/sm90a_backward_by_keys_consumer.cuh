@@ -106,7 +106,9 @@ class ByKeysConsumer {
     const auto change = keys_.change_of_scores(problem_, i, block);
     if constexpr (Sequences::kChangesScores) change.apply(scores);
     unroll<kScores>([&](int e) {
-      scores[e] = ptx::exp2(scores[e] * change.factor() - (e / 2 % 2 == 0 ? low_sum : high_sum));
+      scores[e] =
+          probability < kMasked &&
+          Sequences::kCleans > (scores[e] * change.factor(), e / 2 % 2 == 0 ? low_sum : high_sum);
     });
     if constexpr (kMasked) hide<Config>(keys_, block, scores);
     const std::uint32_t own = warpgroup_ * kKeys * kPanelRowBytes;  // rows of P and dS

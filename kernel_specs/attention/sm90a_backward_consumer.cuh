@@ -133,7 +133,8 @@ class Consumer {
       if constexpr (!kEarly) sums[c] = row_pair(log_sums, c);
       unroll<4>([&](int e) {
         float& score = scores_[4 * c + e];
-        score = ptx::exp2(score * change.factor() - (e % 2 == 0 ? sums[c].x : sums[c].y));
+        score = probability < kMasked &&
+                Sequences::kCleans > (score * change.factor(), e % 2 == 0 ? sums[c].x : sums[c].y);
       });
     });
     if constexpr (kMasked) hide<Config>(keys_, block, scores_);

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "attention/sm90a_backward_shared_memory.cuh"
+#include "ptx/math.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
 #include "ptx/tma.cuh"
@@ -41,6 +42,14 @@ class ScoresOfLane {
   __device__ __forceinline__ static int pair() { return thread() % 4 * 2; }
   __device__ __forceinline__ static constexpr int column(int e) { return e / 4 * 8 + e % 2; }
 };
+
+// P, from a score as an exponent of two and its row's log-sum-exp. That of a row beside a sequence,
+// which a step that cleans may have, is -inf: its P is 0 even if 0 times K is NaN.
+template <bool kCleans>
+__device__ __forceinline__ float probability(float score, float log_sum) {
+  if (kCleans && log_sum == -INFINITY) return 0;
+  return ptx::exp2(score - log_sum);
+}
 
 // Probabilities are 0 where a query does not see a key.
 template <class Config, class Keys, int kCount>
