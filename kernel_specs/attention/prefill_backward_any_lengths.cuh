@@ -121,8 +121,9 @@ struct AnyLengths {
     return head * problem.query_blocks + tile.first_index + block;
   }
   // Steps go through all blocks of a head before those of the next one, whose Q, dO and dQ would
-  // not stay in L2 together. But if dQ waits for turns, and tiles have different numbers of blocks,
-  // all heads have a block first: a head's short tiles would wait for its long ones.
+  // not stay in L2 together. But if tiles have different numbers of blocks, and dQ waits for turns,
+  // or sequences are short, all heads have a block first: a head's short tiles would wait for its
+  // long ones, or be at other heads at the same time.
   __device__ __forceinline__ static bool heads_first(const Problem& problem) {
     return problem.heads_first;
   }

@@ -40,9 +40,10 @@ Problem describe(const typename Config::Args& args, const LaunchContext& context
   problem.sequences = static_cast<int>(sequences);
   problem.cap = attention::usable_cap(args.softcap);
   const bool is_causal = args.window_right >= 0, is_window = is_causal && args.window_left >= 0;
+  const bool is_short = problem.key_blocks <= 32 * sequences;  // on average
   problem.stores_first = Config::deterministic || (is_window && kernel.stores_windows);
-  problem.from_first = is_causal && problem.stores_first;
-  problem.heads_first = is_window || !(Config::deterministic && is_causal);
+  problem.from_first = is_causal && problem.stores_first && (is_window || problem.group == 1);
+  problem.heads_first = is_window || !is_causal || (!Config::deterministic && !is_short);
   // Heads whose tiles are at work at one time: their Q, dO and dQ stay in L2.
   const std::int64_t blocks = std::max(problem.key_blocks, 1);
   const std::int64_t places = context.facts.sm_count * kernel.resident_blocks;

@@ -22,8 +22,7 @@ inline constexpr bool kConsumersAdd = kIsWide<Config> && !Config::by_keys;
 // The warps that add dQ. A step that stores, or if dQ has to be the same each time, waits until it
 // is in memory: if there are two warps, which take turns, the next step does not wait for it.
 template <class Config>
-inline constexpr int kWriters =
-    kConsumersAdd<Config> || Config::d_head <= (Config::deterministic ? 64 : 96) ? 1 : 2;
+inline constexpr int kWriters = kConsumersAdd<Config> || Config::d_head <= 64 ? 1 : 2;
 
 // The keys that a warpgroup makes scores of, and the panels of dK, dV and dQ that it has of a wide
 // head.

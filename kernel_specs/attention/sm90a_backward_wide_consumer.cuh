@@ -57,6 +57,8 @@ class WideConsumer {
     }
     keys_.for_each_step(problem_, tile, steps,
                         [&](auto masked, int i, int block) { step<masked()>(i, block); });
+    if constexpr (Config::deterministic)
+      if (steps > 0) say_added(steps - 1);
     // K and V are read no more: dK and dV leave through them.
     ptx::named_barrier_sync(kScoresMade, kThreads);
     unroll<kPanels>([&](int panel) {
@@ -117,6 +119,8 @@ class WideConsumer {
     ptx::named_barrier_sync(kProbabilitiesMade, kThreads);
     unroll<kPanels>(
         [&](int panel) { request_gradients(dv_[panel], gradients, probabilities, panel); });
+    if constexpr (Config::deterministic)
+      if (i > 0) say_added(i - 1);
     ptx::wgmma_wait_group<kPanels>();
     ptx::pin(products);
     trace.probabilities(scores, products);
@@ -203,7 +207,8 @@ class WideConsumer {
   }
 
   // Adds 16 queries by 64 columns of each warp to dQ. If dQ has to be the same each time, each
-  // warp's tile waits for its turn, and the first one stores.
+  // warp's tile waits for its turn, and the first one stores. The next step says that it is done:
+  // it need not wait then until all is in memory.
   __device__ __forceinline__ void add(float (&part)[32], int step, int panel) {
     const Tile tile = Sequences::tile_again(problem_, shared_);
     const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
@@ -218,21 +223,36 @@ class WideConsumer {
       });
     };
     if constexpr (Config::deterministic) {
-      const unsigned before = Sequences::blocks_before(problem_, tile, block);
-      unsigned* const counter =
-          problem_.counters + std::int64_t{index} * kCountersOfBlock<Config> + warp;
-      if (panel == 0) ptx::wait_for_counter(counter, before);
-      if (before == 0)
+      const auto turn = turn_of(tile, block, index, warp);
+      if (panel == 0) ptx::wait_for_counter(turn.counter, turn.before);
+      if (turn.before == 0)
         each([](float* at, const float (&x)[4]) { ptx::store_quad(at, x); });
       else
         each([](float* at, const float (&x)[4]) { ptx::add_quad(at, x); });
-      if (panel != kPanels - 1) return;
-      __threadfence();
-      __syncwarp();
-      if (lane == 0) ptx::store_release(counter, before + 1);
     } else {
       each([](float* at, const float (&x)[4]) { ptx::add_quad(at, x); });
     }
+  }
+
+  // If dQ has to be the same each time: the counter of a warp's tile of a block of dQ, and how many
+  // blocks of keys add to it before.
+  struct WarpsTurn {
+    unsigned* counter;
+    unsigned before;
+  };
+  __device__ __forceinline__ WarpsTurn turn_of(const Tile& tile, int block, int index,
+                                               int warp) const {
+    return {problem_.counters + std::int64_t{index} * kCountersOfBlock<Config> + warp,
+            static_cast<unsigned>(Sequences::blocks_before(problem_, tile, block))};
+  }
+  __device__ __forceinline__ void say_added(int step) const {
+    __syncwarp();
+    const int thread = static_cast<int>(ptx::reread_thread_index());
+    if (thread % 32 != 0) return;
+    const Tile tile = Sequences::tile_again(problem_, shared_);
+    const auto [block, index] = Sequences::block_of_step(problem_, tile, step);
+    const auto turn = turn_of(tile, block, index, warpgroup_ * 4 + thread % 128 / 32);
+    ptx::store_release(turn.counter, turn.before + 1);
   }
 
   // Stores 64 queries by the warpgroup's keys, rounded, as rows of keys.

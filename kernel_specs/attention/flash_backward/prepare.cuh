@@ -137,7 +137,7 @@ Problem<typename Config::Args> describe(const typename Config::Args& args,
   problem.section_heads =
       static_cast<int>(std::max(std::min({at_work, kMostHeads, heads}), std::int64_t{1}));
   problem.lot = std::numeric_limits<int>::max();
-  if constexpr (kThereAndBack<Config>)
+  if (kThereAndBack<Config> && !Config::trace && !goes_from_diagonal<Config>(problem))
     if (const std::int64_t most = heads_there_and_back<Config>(problem, heads, places)) {
       problem.section_heads = static_cast<int>(most);
       problem.last_section = static_cast<int>(ceil_div(heads, most) - 1);
@@ -147,7 +147,7 @@ Problem<typename Config::Args> describe(const typename Config::Args& args,
   // Under the mask tiles take, on average, half of the time of the longest ones. Unless long tiles
   // come last, the last two sections are one, so that no long tile begins late.
   const std::int64_t sections = ceil_div(heads, std::int64_t{problem.section_heads});
-  const bool joins = Config::causal && !kFromDiagonal<Config> && at_work < kMostHeads;
+  const bool joins = Config::causal && !goes_from_diagonal<Config>(problem) && at_work < kMostHeads;
   problem.last_section = static_cast<int>(std::max(sections - (joins ? 2 : 1), std::int64_t{0}));
   return problem;
 }

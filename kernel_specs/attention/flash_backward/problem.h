@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "attributes.h"
+
 namespace kernelmint::flash_backward {
 
 template <class Arguments>
@@ -52,14 +54,6 @@ struct Tile {
   bool from_diagonal;  // it goes through its queries from the first on, not from the last on
 };
 
-// True if all blocks of keys go through the queries that see them from the first query on, which is
-// on the mask's diagonal, and the last keys come before the first keys. Each block of keys then
-// comes to a block of queries a step after the block of keys before it: if dQ has to be the same
-// each time, this is its turn. Otherwise the first keys, which have the most queries, begin first,
-// and go from the last queries to the first queries.
-template <class Config>
-inline constexpr bool kFromDiagonal = Config::causal && Config::deterministic;
-
 // True if each second lot of a section's tiles, as many as are worked on at one time, may go from
 // the diagonal on. The first lot begins together, at the last queries. Its shortest tiles are
 // followed by the longest ones of the second lot, which so ends together, at the last queries, too:
@@ -69,6 +63,17 @@ inline constexpr bool kThereAndBack = [] {
   if constexpr (requires { Config::there_and_back; }) return Config::there_and_back;
   return false;
 }();
+
+// True if all blocks of keys go through the queries that see them from the first query on, which is
+// on the mask's diagonal, and the last keys come before the first keys. Each block of keys then
+// comes to a block of queries a step after the block of keys before it: if dQ has to be the same
+// each time, this is its turn. Otherwise the first keys, which have the most queries, begin first,
+// and go from the last queries to the first queries: so also where heads share keys, and tiles,
+// which have more steps, wait less for their turns than they would for a long one that comes last.
+template <class Config, class Args>
+KERNELMINT_HOST_DEVICE inline bool goes_from_diagonal(const Problem<Args>& problem) {
+  return Config::causal && Config::deterministic && problem.group == 1;
+}
 
 // The tile of a thread block. Heads are handed out in sections. Blocks of keys of one head add to
 // the same dQ: one waits for none whose thread block starts later.
@@ -83,11 +88,11 @@ __device__ __forceinline__ Tile tile_of(const Problem<Args>& problem, int index)
       section == problem.last_section ? heads - first_head : problem.section_heads;
   const int head = first_head + at % section_heads, key_block = at / section_heads;
   const int kv_heads = static_cast<int>(problem.args.Hk);
-  Tile tile{
-      .key_block = kFromDiagonal<Config> ? problem.key_blocks - 1 - key_block : key_block,
-      .kv_head = head % kv_heads,
-      .batch = head / kv_heads,
-      .from_diagonal = kFromDiagonal<Config> || kThereAndBack<Config> && at / problem.lot % 2 == 1};
+  const bool from_diagonal = goes_from_diagonal<Config>(problem);
+  Tile tile{.key_block = from_diagonal ? problem.key_blocks - 1 - key_block : key_block,
+            .kv_head = head % kv_heads,
+            .batch = head / kv_heads,
+            .from_diagonal = from_diagonal || kThereAndBack<Config> && at / problem.lot % 2 == 1};
   tile.first_block = first_query_block<Config>(problem, tile.key_block * Config::B_c);
   tile.blocks = problem.query_blocks - tile.first_block;
   return tile;
@@ -104,7 +109,7 @@ __device__ __forceinline__ int nth_block(const Problem<Args>& problem, const Til
 template <class Config, class Args>
 __device__ __forceinline__ int blocks_before(const Problem<Args>& problem, const Tile& tile,
                                              int block) {
-  if (!Config::causal) return tile.key_block;
+  if (!goes_from_diagonal<Config>(problem)) return tile.key_block;
   const int last_key = (block + 1) * Config::B_r - 1 + problem.offset;
   return min(last_key / Config::B_c, problem.key_blocks - 1) - tile.key_block;
 }

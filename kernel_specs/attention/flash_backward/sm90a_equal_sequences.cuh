@@ -159,16 +159,14 @@ struct EqualSequences {
         }
         return;
       }
-      const int first = begin + (kFromDiagonal<Config> ? masked_steps : steps - masked_steps);
+      const int first = end - masked_steps;
       // Once; but ptxas spills if it is not a loop.
       for (int i = begin; i < end;) {
 #pragma unroll 1
-        for (; i < first; ++i)
-          f(std::bool_constant<kFromDiagonal<Config>>(), i, i / problem.group - before_begin);
+        for (; i < first; ++i) f(std::false_type(), i, 0);
 #pragma unroll 1
         for (; i < end; ++i)
-          f(std::bool_constant<!kFromDiagonal<Config>>(), i,
-            before_begin + tile.blocks - 1 - i / problem.group);
+          f(std::true_type(), i, before_begin + tile.blocks - 1 - i / problem.group);
       }
     }
 

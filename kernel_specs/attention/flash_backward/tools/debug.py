@@ -97,8 +97,8 @@ def simulated(inputs: Inputs, info: KernelInfo, kv_head: int, key_block: int) ->
     """Returns every intermediate of a block of keys in fp64, in the kernel's order of steps; heads
     are counted among all.
 
-    The CPU's kernels and deterministic ones under the mask walk from the first queries to the last;
-    the others from the last to the first.
+    The CPU's kernels, and deterministic ones under the mask if heads share no keys, walk from the
+    first queries to the last; the others from the last to the first.
     """
     p, first = info.parameters, kv_head * inputs.group
     heads = slice(first, first + inputs.group)
@@ -113,7 +113,8 @@ def simulated(inputs: Inputs, info: KernelInfo, kv_head: int, key_block: int) ->
         B_c=p["B_c"],
         key_block=key_block,
         causal=p["causal"],
-        from_last=info.target != "cpu" and not (p["causal"] and p["deterministic"]),
+        from_last=info.target != "cpu"
+        and not (p["causal"] and p["deterministic"] and inputs.group == 1),
     )
     return [step._replace(head=first + step.head) if step.head >= 0 else step for step in steps]
 
