@@ -102,13 +102,14 @@ class Consumer {
 
   template <bool kMasked>
   __device__ __forceinline__ void step(int i, int block) {
+    constexpr bool kCleans = kMasked && Sequences::kCleans;
     const int q_stage = i % Config::q_stages, do_stage = i % Config::do_stages;
     const std::uint32_t queries = shared_.template data<Queries>(q_stage);
     const std::uint32_t gradients = shared_.template data<Gradients>(do_stage);
     const std::uint32_t gradients_full = shared_.template full<Gradients>(do_stage);
     const std::uint32_t gradients_parity = i / Config::do_stages & 1;
     ptx::mbarrier_wait(shared_.template full<Queries>(q_stage), i / Config::q_stages & 1);
-    if constexpr (kMasked && Sequences::kCleans) {
+    if constexpr (kCleans) {
       ptx::mbarrier_wait(gradients_full, gradients_parity);
       clean<Config, Config::B_r>(keys_.first_query(block), keys_.end_query(block), queries,
                                  gradients);
@@ -133,8 +134,7 @@ class Consumer {
       if constexpr (!kEarly) sums[c] = row_pair(log_sums, c);
       unroll<4>([&](int e) {
         float& score = scores_[4 * c + e];
-        score = probability < kMasked &&
-                Sequences::kCleans > (score * change.factor(), e % 2 == 0 ? sums[c].x : sums[c].y);
+        score = probability<kCleans>(score * change.factor(), e % 2 == 0 ? sums[c].x : sums[c].y);
       });
     });
     if constexpr (kMasked) hide<Config>(keys_, block, scores_);

@@ -79,6 +79,7 @@ class WideConsumer {
  private:
   template <bool kMasked>
   __device__ __forceinline__ void step(int i, int block) {
+    constexpr bool kCleans = kMasked && Sequences::kCleans;
     const int q_stage = i % Config::q_stages, do_stage = i % Config::do_stages;
     const std::uint32_t queries = shared_.template data<Queries>(q_stage);
     const std::uint32_t gradients = shared_.template data<Gradients>(do_stage);
@@ -88,7 +89,7 @@ class WideConsumer {
     const std::uint32_t row = ptx::reread_thread_index() % 128 / 32 * 64 + lane / 4 * 4;
     float scores[kScores], products[kScores];
     ptx::mbarrier_wait(shared_.template full<Queries>(q_stage), i / Config::q_stages & 1);
-    if constexpr (kMasked && Sequences::kCleans) {
+    if constexpr (kCleans) {
       ptx::mbarrier_wait(gradients_full, gradients_parity);
       clean<Config, Config::B_r>(keys_.first_query(block), keys_.end_query(block), queries,
                                  gradients);
@@ -109,8 +110,7 @@ class WideConsumer {
     if constexpr (Sequences::kChangesScores) change.apply(scores);
     unroll<kScores>([&](int e) {
       scores[e] =
-          probability < kMasked &&
-          Sequences::kCleans > (scores[e] * change.factor(), e / 2 % 2 == 0 ? low_sum : high_sum);
+          probability<kCleans>(scores[e] * change.factor(), e / 2 % 2 == 0 ? low_sum : high_sum);
     });
     if constexpr (kMasked) hide<Config>(keys_, block, scores);
     const std::uint32_t probabilities = shared_.probabilities(i % 2);
