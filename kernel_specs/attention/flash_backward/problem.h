@@ -68,8 +68,9 @@ inline constexpr bool kThereAndBack = [] {
 // on the mask's diagonal, and the last keys come before the first keys. Each block of keys then
 // comes to a block of queries a step after the block of keys before it: if dQ has to be the same
 // each time, this is its turn. Otherwise the first keys, which have the most queries, begin first,
-// and go from the last queries to the first queries: so also where heads share keys, and tiles,
-// which have more steps, wait less for their turns than they would for a long one that comes last.
+// and go from the last queries to the first queries. So they do where heads share keys: a block of
+// keys has more steps there, and waits for one step of the block of keys before it; a long block of
+// keys that begins last would hold up the end of the kernel.
 template <class Config, class Args>
 KERNELMINT_HOST_DEVICE inline bool goes_from_diagonal(const Problem<Args>& problem) {
   return Config::causal && Config::deterministic && problem.group == 1;
