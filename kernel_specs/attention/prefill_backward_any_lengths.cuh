@@ -12,14 +12,16 @@ namespace kernelmint::flash_prefill_backward {
 
 // A block of keys, and the blocks of queries that see it. Rows of both are counted from where their
 // sequence's region begins, and blocks of queries from its first block.
-struct Tile {
+struct alignas(16) Tile {
   int sequence, kv_head;
-  int query_entry_, query_row_, first_query, end_query;
-  int key_entry_, key_row_, key_rows, first_key, end_key;
+  int query_row_, first_query, end_query;
+  int key_row_, key_rows, first_key, end_key;
   int key_block;
   int first_block, blocks;
   int first_index;  // the sequence's first block of queries, among all of a head
   int own;          // the key of the region's first row, which other rows' keys follow
+  bool from_first;  // it goes through its queries from the first one on
+  bool packed_queries, packed_keys;  // they lie in the tensors' only entry
 };
 
 // The part that the targets' views of a call have in common.
@@ -41,33 +43,42 @@ struct AnyLengths {
                                 min(keys.end - 1, last + own + reach(problem.args.window_right));
   }
 
-  // The tile of the thread block.
-  __device__ __forceinline__ static Tile tile_of(const Problem& problem) {
-    const auto& args = problem.args;
-    const int heads = static_cast<int>(args.Hk), index = static_cast<int>(blockIdx.x);
+  // The tiles in the order in which thread blocks take them.
+  __device__ __forceinline__ static Tile tile_of(const Problem& problem, int index) {
+    const int heads = static_cast<int>(problem.args.Hk);
     const int section = index / (problem.key_blocks * problem.section_heads);
     const int at = index - section * (problem.key_blocks * problem.section_heads);
     const int section_heads = min(problem.section_heads, heads - section * problem.section_heads);
     const int place = at / section_heads;
     const int key_block = problem.from_first ? problem.key_blocks - 1 - place : place;
-    const int sequence = sequence_of<Config::B_c>(args.cu_seqlens_k, static_cast<int>(args.Tk),
-                                                  problem.sequences, key_block);
+    const int sequence = sequence_of<Config::B_c>(
+        problem.args.cu_seqlens_k, static_cast<int>(problem.args.Tk), problem.sequences, key_block);
+    const Region keys = keys_of<Config>(problem.args, problem.sequences, sequence);
+    return tile_at(problem, sequence, keys, section * problem.section_heads + at % section_heads,
+                   key_block - keys.first_block, problem.from_first);
+  }
+
+  // The tile of a sequence's block of keys.
+  __device__ __forceinline__ static Tile tile_at(const Problem& problem, int sequence,
+                                                 const Region& keys, int kv_head, int key_block,
+                                                 bool from_first) {
+    const auto& args = problem.args;
     const Region queries = queries_of<Config>(args, problem.sequences, sequence);
-    const Region keys = keys_of<Config>(args, problem.sequences, sequence);
     Tile tile{.sequence = sequence,
-              .kv_head = section * problem.section_heads + at % section_heads,
-              .query_entry_ = queries.entry,
+              .kv_head = kv_head,
               .query_row_ = queries.first_row,
               .first_query = queries.begin,
               .end_query = queries.end,
-              .key_entry_ = keys.entry,
               .key_row_ = keys.first_row,
               .key_rows = keys.rows,
               .first_key = keys.begin,
               .end_key = keys.end,
-              .key_block = key_block - keys.first_block,
+              .key_block = key_block,
               .first_index = queries.first_block,
-              .own = keys.end - queries.end};
+              .own = keys.end - queries.end,
+              .from_first = from_first,
+              .packed_queries = args.cu_seqlens_q.data != nullptr,
+              .packed_keys = args.cu_seqlens_k.data != nullptr};
     // The queries that see the first key at the latest, and the last key at the earliest.
     const int first_key = max(keys.begin, tile.key_block * Config::B_c);
     const int last_key = min(keys.end, (tile.key_block + 1) * Config::B_c) - 1;
@@ -110,11 +121,15 @@ struct AnyLengths {
     return static_cast<int>(problem.args.Dv);
   }
 
-  __device__ __forceinline__ static int query_entry(const Tile& tile) { return tile.query_entry_; }
-  __device__ __forceinline__ static int key_entry(const Tile& tile) { return tile.key_entry_; }
+  __device__ __forceinline__ static int query_entry(const Tile& tile) {
+    return tile.packed_queries ? 0 : tile.sequence;
+  }
+  __device__ __forceinline__ static int key_entry(const Tile& tile) {
+    return tile.packed_keys ? 0 : tile.sequence;
+  }
 
-  __device__ __forceinline__ static int nth_block(const Problem& problem, const Tile& tile, int n) {
-    return tile.first_block + (problem.from_first ? n : tile.blocks - 1 - n);
+  __device__ __forceinline__ static int nth_block(const Problem&, const Tile& tile, int n) {
+    return tile.first_block + (tile.from_first ? n : tile.blocks - 1 - n);
   }
   __device__ __forceinline__ static int block_index(const Problem& problem, const Tile& tile,
                                                     int head, int block) {

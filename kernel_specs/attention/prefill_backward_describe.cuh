@@ -22,7 +22,7 @@ bool has_keys(const Args& args) {
 
 struct MainKernel {
   int resident_blocks;  // thread blocks that a multiprocessor has at one time
-  bool stores_windows;  // the block of keys that comes first stores dQ of a window
+  bool stores_first;    // the block of keys that comes first stores dQ
 };
 
 template <class Config, class Problem>
@@ -41,9 +41,13 @@ Problem describe(const typename Config::Args& args, const LaunchContext& context
   problem.cap = attention::usable_cap(args.softcap);
   const bool is_causal = args.window_right >= 0, is_window = is_causal && args.window_left >= 0;
   const bool is_short = problem.key_blocks <= 32 * sequences;  // on average
-  problem.stores_first = Config::deterministic || (is_window && kernel.stores_windows);
-  problem.from_first = is_causal && problem.stores_first && (is_window || problem.group == 1);
-  problem.heads_first = is_window || !is_causal || (!Config::deterministic && !is_short);
+  const bool is_open = args.window_left < 0;                   // the last queries see all keys
+  problem.stores_first = Config::deterministic || (kernel.stores_first && (is_window || is_open));
+  problem.one_counter = problem.stores_first && !Config::deterministic && is_open;
+  problem.from_first = is_causal && problem.stores_first && !problem.one_counter &&
+                       (is_window || problem.group == 1);
+  problem.heads_first =
+      is_window || !is_causal || (!Config::deterministic && !is_short && !problem.one_counter);
   // Heads whose tiles are at work at one time: their Q, dO and dQ stay in L2.
   const std::int64_t blocks = std::max(problem.key_blocks, 1);
   const std::int64_t places = context.facts.sm_count * kernel.resident_blocks;
@@ -53,16 +57,19 @@ Problem describe(const typename Config::Args& args, const LaunchContext& context
 }
 
 // Scratch memory of a call that has queries: dQ with so many columns, so many counters of each
-// block of dQ, and the sums of so many threads for the slopes' gradient.
+// block of dQ, so many others and so many words, and the sums of so many threads for the slopes'
+// gradient.
 template <class Config, class Problem>
 LaunchResult allocate(Problem& problem, const LaunchContext& context, int columns, int counters,
-                      int threads) {
+                      int threads, std::int64_t others = 0, std::int64_t words = 0) {
   const std::int64_t blocks = problem.args.H * problem.query_blocks, rows = blocks * Config::B_r;
   const std::int64_t slope_sums = attention::GivesSlopes<typename Config::Args>
                                       ? problem.args.H * problem.key_blocks * threads
                                       : 0;
+  problem.counter_count = counters * blocks + others;
   const Allocation scratch = context.allocate(
-      (rows * (columns + 2) + (8 + counters) * blocks + slope_sums) * sizeof(float));
+      (rows * (columns + 2) + 8 * blocks + problem.counter_count + words + slope_sums) *
+      sizeof(float));
   if (scratch.error != nullptr) return {scratch.error};
   problem.dq = static_cast<float*>(scratch.data);
   problem.log_sums = problem.dq + rows * columns;
@@ -70,7 +77,7 @@ LaunchResult allocate(Problem& problem, const LaunchContext& context, int column
   problem.sinks = problem.deltas + rows;
   problem.counters = reinterpret_cast<unsigned*>(problem.sinks + 8 * blocks);
   if constexpr (attention::GivesSlopes<typename Config::Args>) {
-    problem.slope_sums = reinterpret_cast<float*>(problem.counters + counters * blocks);
+    problem.slope_sums = reinterpret_cast<float*>(problem.counters + problem.counter_count + words);
     problem.slope_sum_count = slope_sums;
   }
   return {};

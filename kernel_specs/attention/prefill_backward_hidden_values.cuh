@@ -48,7 +48,7 @@ struct FindQueries {
   }
   template <class Problem>
   __device__ attention_backward::QueriesOfHead operator()(const Problem& problem) const {
-    return of(problem, BlockOfQueries<Config, Problem>(problem));
+    return of(problem, BlockOfQueries<Config, Problem>::to_finish(problem));
   }
 };
 

@@ -41,7 +41,10 @@ struct Problem : Call<Arguments>,
   // dQ without its scale, [H, query_blocks], each B_r * padded_head floats in the order of the
   // registers.
   float* dq;
-  unsigned* counters;  // [H, query_blocks], the target's number of them each
+  // [H, query_blocks], the target's number of them each; then its other ones. All are zero at
+  // first.
+  unsigned* counters;
+  std::int64_t counter_count;
   // The blocks of all sequences, of one head: as many as there could be.
   int query_blocks, key_blocks;
   int group;          // query heads that share a key/value head
@@ -49,9 +52,11 @@ struct Problem : Call<Arguments>,
   int sequences;
   float scale_log2;  // the scale, for powers of two
   // stores_first: the block of keys that comes first stores dQ, which need not be zero before; the
-  // others wait. from_first: blocks of keys go through their queries from the first one on, and the
-  // last keys come first, so that each comes to a block of queries just in time for its turn.
-  bool stores_first, from_first;
+  // others wait. one_counter: it is the same one for all queries of a sequence, and counts what it
+  // has stored: all but the last block of queries, whose dQ is zero before. from_first: blocks of
+  // keys go through their queries from the first one on, and the last keys come first, so that each
+  // comes to a block of queries just in time for its turn.
+  bool stores_first, one_counter, from_first;
   bool heads_first;  // steps go through all blocks of a head before those of the next one
   float cap;         // softcap; 0: none
   float* sinks;      // [H, query_blocks, 8]: sums of P D, P the probability of the sink

@@ -19,6 +19,7 @@ struct BlockOfQueries {
   int head, index, block, sequence;
   Region region;
 
+  // Thread blocks have all heads of a block of queries one after the other.
   __device__ explicit BlockOfQueries(const Problem& problem) {
     const auto& args = problem.args;
     const int heads = static_cast<int>(args.H);
@@ -30,12 +31,34 @@ struct BlockOfQueries {
     region = queries_of<Config>(args, problem.sequences, sequence);
     block = place - region.first_block;
   }
+  // Thread blocks of the kernel after the main one are in the call's order, if it has one: a
+  // sequence's blocks of a head come one after the other.
+  __device__ static BlockOfQueries to_finish(const Problem& problem) {
+    if constexpr (requires { problem.order; })
+      return BlockOfQueries(problem, problem.order);
+    else
+      return BlockOfQueries(problem);
+  }
   __device__ bool sees_keys(const Problem& problem) const {
     const Region keys = keys_of<Config>(problem.args, problem.sequences, sequence);
     return AnyLengths<Config, Problem>::sees_keys(problem, region, keys, block);
   }
   // False if no sequence has the block.
   __device__ bool exists() const { return block * Config::B_r < region.rows; }
+
+ private:
+  template <class Order>
+  __device__ BlockOfQueries(const Problem& problem, const Order& order)
+      : head(0), index(0), block(0), sequence(0), region{} {
+    const int heads = static_cast<int>(problem.args.H), of_call = static_cast<int>(blockIdx.x);
+    if (of_call / heads >= __ldcg(order.counts + 1)) return;
+    sequence = __ldcg(order.query_sequences + of_call / heads);
+    region = queries_of<Config>(problem.args, problem.sequences, sequence);
+    const int blocks = ceil_div(region.rows, Config::B_r);
+    const int at = of_call - __ldcg(order.first_query_places + sequence) * heads;
+    head = at / blocks, block = at % blocks;
+    index = head * problem.query_blocks + region.first_block + block;
+  }
 };
 
 // dQ of queries before the first sequence, by the thread block of its first queries.
@@ -51,7 +74,7 @@ __device__ inline void clear_queries_before(const Problem& problem, const Block&
 // is not stored. A row without keys has an infinite log-sum-exp, so that its probabilities are 0; a
 // row of no sequence one of -inf. As many neighbouring lanes share a row as it has 16 bytes, or the
 // next power of two.
-template <class Config, int kCounters, class Problem>
+template <class Config, class Problem>
 __device__ __forceinline__ void prepare_block(const Problem& problem) {
   using Element = typename Config::dtype;
   constexpr int kChunks = Config::d_head / 8, kLanes = kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
@@ -60,7 +83,8 @@ __device__ __forceinline__ void prepare_block(const Problem& problem) {
   const auto& args = problem.args;
   const BlockOfQueries<Config, Problem> at(problem);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
-  if (thread < kCounters) problem.counters[std::int64_t{at.index} * kCounters + thread] = 0;
+  for (std::int64_t i = blockIdx.x * 256 + thread; i < problem.counter_count; i += gridDim.x * 256)
+    problem.counters[i] = 0;
   const std::int64_t first = std::int64_t{at.index} * Config::B_r;
   float of_sink = 0;
   if (at.exists()) {
@@ -80,7 +104,8 @@ __device__ __forceinline__ void prepare_block(const Problem& problem) {
       }
     });
     auto* const dq = reinterpret_cast<float4*>(problem.dq + first * Config::padded_head);
-    if (!problem.stores_first)
+    if (!problem.stores_first ||
+        (problem.one_counter && at.block == (at.region.end - 1) / Config::B_r))
       for (int i = thread; i < Config::B_r * Config::padded_head / 4; i += 256)
         dq[i] = float4{0, 0, 0, 0};
     const float sink = args.s_aux.data == nullptr || args.ds_aux.data == nullptr

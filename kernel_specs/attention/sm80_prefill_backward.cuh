@@ -19,7 +19,7 @@ namespace kernelmint::flash_prefill_backward::sm80 {
 template <class Config>
 __global__ void __launch_bounds__(256)
     prepare_rows(const __grid_constant__ Problem<typename Config::Args> problem) {
-  prepare_block<Config, Config::n_warps>(problem);
+  prepare_block<Config>(problem);
 }
 
 template <class Config, bool kChangesScores>

@@ -42,7 +42,8 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   // By all threads, before they ask for the tile.
   __device__ __forceinline__ static void find_tile(const Problem& problem) {
     if (threadIdx.x / 32 == 0) {
-      const flash_prefill_backward::Tile tile = Base::tile_of(problem);
+      const flash_prefill_backward::Tile tile =
+          Base::tile_of(problem, static_cast<int>(blockIdx.x));
       if constexpr (kDropsOut) Base::clear_keys_before(problem, tile, threadIdx.x, 32);
       if (threadIdx.x == 0) shared_tile() = tile;
     }

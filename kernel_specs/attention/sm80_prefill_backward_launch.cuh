@@ -16,7 +16,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if (device.error != nullptr) return {device.error};
   // All add to zeros; or each warp's tile of dQ is stored once and then added to in turn.
   auto problem = describe<Config, Problem<typename Config::Args>>(
-      args, context, {.resident_blocks = Config::resident_blocks, .stores_windows = false});
+      args, context, {.resident_blocks = Config::resident_blocks, .stores_first = false});
   if (has_queries(args)) {
     const LaunchResult memory =
         allocate<Config>(problem, context, Config::d_head, Config::n_warps, Config::threads);

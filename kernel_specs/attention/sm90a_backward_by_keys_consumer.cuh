@@ -45,7 +45,7 @@ class ByKeysConsumer {
 
   __device__ __forceinline__ void run() {
     const Tile tile = Sequences::tile(problem_, shared_);
-    keys_.find(problem_, tile, 0);
+    keys_.find(problem_, tile, shared_.tile(), 0);
     unroll<kPanels>(
         [&](int panel) { unroll<kScores>([&](int i) { dk_[panel][i] = 0, dv_[panel][i] = 0; }); });
     const int steps = problem_.group * tile.blocks;
@@ -110,7 +110,7 @@ class ByKeysConsumer {
       scores[e] =
           probability<kCleans>(scores[e] * change.factor(), e / 2 % 2 == 0 ? low_sum : high_sum);
     });
-    if constexpr (kMasked) hide<Config>(keys_, block, scores);
+    if constexpr (kMasked) hide<Config>(problem_, keys_, block, scores);
     const std::uint32_t own = warpgroup_ * kKeys * kPanelRowBytes;  // rows of P and dS
     const std::uint32_t probabilities = shared_.probabilities(0) + own;
     store_transposed(probabilities, scores, 1);

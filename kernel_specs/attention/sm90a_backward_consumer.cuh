@@ -52,15 +52,13 @@ class Consumer {
 
   __device__ __forceinline__ void run() {
     const Tile tile = Sequences::tile(problem_, shared_);
-    keys_.find(problem_, tile, warpgroup_);
+    keys_.find(problem_, tile, shared_.tile(), warpgroup_);
     unroll<kColumns>([&](int i) { dk_[i] = 0, dv_[i] = 0; });
     const int steps = problem_.group * tile.blocks;
     if (steps > 0) {
       ptx::mbarrier_wait(shared_.keys_full(), 0);
       ptx::mbarrier_wait(shared_.values_full(), 0);
-      if constexpr (Sequences::kCleans)
-        clean<Config, Config::B_c>(keys_.begin_of_block(), keys_.end_of_block(), shared_.keys(),
-                                   shared_.values());
+      clean_keys();
     }
     keys_.for_each_step(problem_, tile, steps,
                         [&](auto masked, int i, int block) { step<masked()>(i, block); });
@@ -74,24 +72,31 @@ class Consumer {
 #pragma unroll 1
     for (int n = 0;; ++n) {
       ptx::mbarrier_wait(shared_.keys_full(), n & 1);
-      const int index = tiles.index_of_warp(n);
-      if (index >= problem_.tiles) break;
-      const Tile tile = Sequences::tile_at(problem_, index);
-      keys_.find(problem_, tile, warpgroup_);
+      const auto place = Sequences::template place_of<true>(tiles, n);
+      if (Sequences::template is_past<true>(problem_, place)) break;
+      const Tile tile = Sequences::template tile_at<true>(problem_, place);
+      keys_.find(problem_, tile, place, warpgroup_);
       unroll<kColumns>([&](int i) { dk_[i] = 0, dv_[i] = 0; });
       const int steps = problem_.group * tile.blocks;
-      if (steps > 0) ptx::mbarrier_wait(shared_.values_full(), n & 1);
+      ptx::mbarrier_wait(shared_.values_full(), n & 1);
+      if (steps > 0) clean_keys();
       keys_.for_each_step(
           problem_, tile, steps, [&](auto masked, int i, int block) { step<masked()>(i, block); },
           begin);
       begin += steps;
-      const int index_again = tiles.index_of_warp(n);
+      const auto place_again = Sequences::template place_of<true>(tiles, n);
       release(tiles.keys_empty());  // the next K and V come while dK and dV leave
-      store_all([&] { return Sequences::tile_at(problem_, index_again); });
+      store_all([&] { return Sequences::tile_at(problem_, place_again); });
     }
   }
 
  private:
+  __device__ __forceinline__ void clean_keys() const {
+    if constexpr (Sequences::kCleans)
+      clean<Config, Config::B_c>(keys_.begin_of_block(), keys_.end_of_block(), shared_.keys(),
+                                 shared_.values());
+  }
+
   template <class FindTile>
   __device__ __forceinline__ void store_all(const FindTile& find_tile) const {
     store(find_tile, problem_.args.dv, dv_, attention::keep_scale_of(problem_.args),
@@ -137,7 +142,7 @@ class Consumer {
         score = probability<kCleans>(score * change.factor(), e % 2 == 0 ? sums[c].x : sums[c].y);
       });
     });
-    if constexpr (kMasked) hide<Config>(keys_, block, scores_);
+    if constexpr (kMasked) hide<Config>(problem_, keys_, block, scores_);
     // A wait that is over, but is a branch: ptxas moves no exponentials past it, which would hold
     // up the work that waits for dP.
     ptx::mbarrier_wait(gradients_full, gradients_parity);
@@ -288,7 +293,7 @@ class Consumer {
                                         int columns) const {
     const Tile tile = find_tile();
     const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
-    const int key = thread % 128 / 32 * 16 + lane / 4;
+    const int key = thread % 128 / 32 * 16 + lane / 4, count = keys_.count();
     Element* const to =
         Sequences::template gradient_row<Element>(tensor, tile, warpgroup_, key) + lane % 4 * 8;
     unroll<kColumns / 8>([&](int c) {  // one of the lane's rows, of 32 columns
@@ -298,8 +303,7 @@ class Consumer {
         values[i] = ptx::pack<Element>(d[e] * factor, d[e + 1] * factor);
       });
       transpose_quad(values);
-      if (key + c % 2 * 8 < keys_.count() &&
-          (!Sequences::kCleans || c / 2 * 32 + lane % 4 * 8 < columns))
+      if (key + c % 2 * 8 < count && (!Sequences::kCleans || c / 2 * 32 + lane % 4 * 8 < columns))
         *reinterpret_cast<uint4*>(to + c % 2 * 8 * tensor.stride[1] + c / 2 * 32) =
             uint4{values[0], values[1], values[2], values[3]};
     });

@@ -33,24 +33,11 @@ class Producer {
 
   __device__ void run() {
     const Tile tile = Sequences::tile(problem_, shared_);
-    const int first_head = tile.kv_head * problem_.group;
     if (tile.blocks * problem_.group == 0) return;
     load_keys<kColumnsOfKeyPanel<Config>>(tile, problem_.k, shared_.keys(), shared_.keys_full());
     load_keys<64>(tile, problem_.v, shared_.values(), shared_.values_full());
     ptx::wait_for_kernel_ahead();  // the kernel ahead makes the sums of rows
-    const bool heads_first = Sequences::heads_first(problem_);
-    const int outer_steps = heads_first ? problem_.group : tile.blocks;
-    const int inner_steps = heads_first ? tile.blocks : problem_.group;
-    int i = 0;
-#pragma unroll 1
-    for (int outer = 0; outer < outer_steps; ++outer)
-#pragma unroll 1
-      for (int inner = 0; inner < inner_steps; ++inner, ++i) {
-        block_ = Sequences::nth_block(problem_, tile, heads_first ? inner : outer);
-        head_ = first_head + (heads_first ? outer : inner);
-        load_queries<Queries>(tile, problem_.q, problem_.log_sums, i);
-        load_queries<Gradients>(tile, problem_.dout, problem_.deltas, i);
-      }
+    load_steps(tile, 0);
   }
 
   // If a thread block has many tiles, one thread takes them, and loads K and V when the consumers
@@ -60,16 +47,17 @@ class Producer {
     ptx::wait_for_kernel_ahead();
 #pragma unroll 1
     for (int n = 0;; ++n) {
-      const int index = Sequences::take_tile(problem_, n);
-      ptx::store_shared(tiles().index(n), static_cast<std::uint32_t>(index));
+      Sequences::take_tile(problem_, tiles(), n);
       ptx::mbarrier_arrive(tiles().taken());
       ptx::mbarrier_wait(tiles().keys_empty(), (n & 1) ^ 1);
-      const bool is_past = index >= problem_.tiles;
-      if (is_past || problem_.query_blocks * problem_.group == 0) {
+      const auto place = Sequences::template place_of<false>(tiles(), n);
+      const bool is_past = Sequences::template is_past<false>(problem_, place);
+      const Tile tile = is_past ? Tile{} : Sequences::tile_at(problem_, place);
+      if (tile.blocks * problem_.group == 0) {
+        ptx::mbarrier_arrive(shared_.values_full());
         ptx::mbarrier_arrive(shared_.keys_full());
         if (is_past) return;
       } else {
-        const Tile tile = Sequences::tile_at(problem_, index);
         load_keys<kColumnsOfKeyPanel<Config>>(tile, problem_.k, shared_.keys(),
                                               shared_.keys_full());
         load_keys<64>(tile, problem_.v, shared_.values(), shared_.values_full());
@@ -85,24 +73,32 @@ class Producer {
 #pragma unroll 1
     for (int n = 0;; ++n) {
       ptx::mbarrier_wait(tiles().taken(), n & 1);
-      const int index = ptx::load_shared_4(tiles().index(n));
-      if (index >= problem_.tiles) return;
-      const Tile tile = Sequences::tile_at(problem_, index);
-      const int first_head = tile.kv_head * problem_.group;
-#pragma unroll 1
-      for (int nth = 0; nth < tile.blocks; ++nth) {
-        block_ = Sequences::nth_block(problem_, tile, nth);
-#pragma unroll 1
-        for (head_ = first_head; head_ < first_head + problem_.group; ++head_, ++i) {
-          load_queries<Queries>(tile, problem_.q, problem_.log_sums, i);
-          load_queries<Gradients>(tile, problem_.dout, problem_.deltas, i);
-        }
-      }
+      const auto place = Sequences::template place_of<false>(tiles(), n);
+      if (Sequences::template is_past<false>(problem_, place)) return;
+      i = load_steps(Sequences::tile_at(problem_, place), i);
       ptx::mbarrier_arrive(tiles().loaded());
     }
   }
 
  private:
+  // Q and dO of a tile's steps, before which there were `i`; returns how many there are then.
+  __device__ __forceinline__ int load_steps(const Tile& tile, int i) {
+    const int first_head = tile.kv_head * problem_.group;
+    const bool heads_first = Sequences::heads_first(problem_);
+    const int outer_steps = heads_first ? problem_.group : tile.blocks;
+    const int inner_steps = heads_first ? tile.blocks : problem_.group;
+#pragma unroll 1
+    for (int outer = 0; outer < outer_steps; ++outer)
+#pragma unroll 1
+      for (int inner = 0; inner < inner_steps; ++inner, ++i) {
+        block_ = Sequences::nth_block(problem_, tile, heads_first ? inner : outer);
+        head_ = first_head + (heads_first ? outer : inner);
+        load_queries<Queries>(tile, problem_.q, problem_.log_sums, i);
+        load_queries<Gradients>(tile, problem_.dout, problem_.deltas, i);
+      }
+    return i;
+  }
+
   __device__ __forceinline__ ManyTiles tiles() const { return ManyTiles(shared_.tile()); }
 
   // In panels of `kColumns`.
@@ -177,18 +173,18 @@ class QueryGradientWriter {
       for (int n = 0;; ++n) {
         ptx::mbarrier_wait(shared_.keys_full(), n & 1);
         const ManyTiles tiles(shared_.tile());
-        const int index = ptx::load_shared_4(tiles.index(n));
-        if (index >= problem_.tiles) break;
+        const auto place = Sequences::template place_of<false>(tiles, n);
+        if (Sequences::template is_past<false>(problem_, place)) break;
         __syncwarp();
         if (is_one()) ptx::mbarrier_arrive(tiles.keys_empty());  // not a tile behind the others
-        const Tile tile = Sequences::tile_at(problem_, index);
-        add(tile);
-        end(tile);
+        const Tile tile = Sequences::tile_at(problem_, place);
+        add(tile, place);
+        end(Sequences::tile_in_step(problem_, tile, place));
       }
     } else {
       const Tile tile = Sequences::tile(problem_, shared_);
-      add(tile);
-      end(tile);
+      add(tile, shared_.tile());
+      end(Sequences::tile_in_step(problem_, tile, shared_.tile()));
     }
   }
 
@@ -203,17 +199,19 @@ class QueryGradientWriter {
     }
   }
 
-  __device__ __forceinline__ void add(const Tile& tile) {
-    const int steps = tile.blocks * problem_.group;
+  template <class Place>
+  __device__ __forceinline__ void add(const Tile& first_tile, Place place) {
+    const int steps = first_tile.blocks * problem_.group;
     int step = kWriters<Config> == 1 || is_next_ ? 0 : 1;
     if (steps > 0 && (kWriters<Config> == 1 || step == 1)) free_parts();
     seen_ = 0;
 #pragma unroll 1
     for (; step < steps; step += kWriters<Config>) {
+      const Tile tile = Sequences::tile_in_step(problem_, first_tile, place);
       const auto [block, index] = Sequences::block_of_step(problem_, tile, step);
       to_ = problem_.dq + std::int64_t{index} * (Config::B_r * Config::padded_head);
       turn_ = Sequences::turn(problem_, tile, index, block, step);
-      if constexpr (!Sequences::kOneCounter) seen_ = 0;
+      if (!Sequences::one_counter(problem_)) seen_ = 0;
       for (int part = 0; part < 2; ++part) {
         ptx::named_barrier_sync(kPartFull + writer() * 2 + part, 160);
         if (is_one()) write(part);
@@ -224,7 +222,7 @@ class QueryGradientWriter {
         ptx::bulk_wait_group<0>();
         ptx::fence_async_global();
         // Until the step before, which is the other warp's, is in memory as well.
-        if constexpr (Sequences::kOneCounter && kWriters<Config> == 2)
+        if (kWriters<Config> == 2 && Sequences::one_counter(problem_))
           ptx::wait_alone_for_counter(turn_.counter, turn_.least);
         ptx::store_release(turn_.counter, turn_.least + 1);
       }

@@ -52,10 +52,11 @@ __device__ __forceinline__ float probability(float score, float log_sum) {
 }
 
 // Probabilities are 0 where a query does not see a key.
-template <class Config, class Keys, int kCount>
-__device__ __forceinline__ void hide(const Keys& keys, int block, float (&probabilities)[kCount]) {
+template <class Config, class Problem, class Keys, int kCount>
+__device__ __forceinline__ void hide(const Problem& problem, const Keys& keys, int block,
+                                     float (&probabilities)[kCount]) {
   using Lane = ScoresOfLane<Config>;
-  const auto hidden = keys.hidden(block, Lane::first_key(), Lane::first_query());
+  const auto hidden = keys.hidden(problem, block, Lane::first_key(), Lane::first_query());
   unroll<kCount>([&](int e) {
     if (hidden(Lane::key(e), Lane::query(e))) probabilities[e] = 0;
   });

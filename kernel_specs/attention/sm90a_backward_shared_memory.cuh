@@ -86,10 +86,11 @@ class Rings {
 };
 
 // The tiles of a thread block that has many: their indices, each of which stays until the next
-// tile's K and V are read no more, and whether K and V may be written again.
+// tile's K and V are read no more, or descriptions of so many bytes, which stay until the one after
+// it is done; and whether K and V may be written again.
 class ManyTiles {
  public:
-  static constexpr int kBytes = 32;
+  static constexpr int kBytes = 32, kDescriptions = 4;
 
   __device__ explicit ManyTiles(std::uint32_t base) : base_(base) {}
 
@@ -101,6 +102,11 @@ class ManyTiles {
   // For a whole warp, which then knows that its lanes have the same.
   __device__ __forceinline__ int index_of_warp(int n) const {
     return __shfl_sync(~0u, static_cast<int>(ptx::load_shared_4(index(n))), 0);
+  }
+
+  template <int kDescriptionBytes>
+  __device__ __forceinline__ std::uint32_t description(int n) const {
+    return base_ + kBytes + n % kDescriptions * kDescriptionBytes;
   }
 
   __device__ void initialise(int readers) const {

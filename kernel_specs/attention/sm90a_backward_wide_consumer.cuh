@@ -44,7 +44,7 @@ class WideConsumer {
 
   __device__ __forceinline__ void run() {
     const Tile tile = Sequences::tile(problem_, shared_);
-    keys_.find(problem_, tile, 0);
+    keys_.find(problem_, tile, shared_.tile(), 0);
     unroll<kPanels>(
         [&](int panel) { unroll<kColumns>([&](int i) { dk_[panel][i] = 0, dv_[panel][i] = 0; }); });
     const int steps = problem_.group * tile.blocks;
@@ -112,7 +112,7 @@ class WideConsumer {
       scores[e] =
           probability<kCleans>(scores[e] * change.factor(), e / 2 % 2 == 0 ? low_sum : high_sum);
     });
-    if constexpr (kMasked) hide<Config>(keys_, block, scores);
+    if constexpr (kMasked) hide<Config>(problem_, keys_, block, scores);
     const std::uint32_t probabilities = shared_.probabilities(i % 2);
     store_transposed(probabilities, scores);
     ptx::fence_async_shared();
@@ -298,11 +298,10 @@ class WideConsumer {
     const Tile tile = Sequences::tile_again(problem_, shared_);
     constexpr int kChunks = Config::d_head / 8;
     const int thread = static_cast<int>(ptx::reread_thread_index()) - 128;
-    const int chunk = thread % kChunks;
+    const int chunk = thread % kChunks, count = min(Config::B_c, keys_.count());
     if (Sequences::kCleans && chunk * 8 >= columns) return;
 #pragma unroll 1
-    for (int key = thread / kChunks; key < min(Config::B_c, keys_.count());
-         key += kThreads / kChunks)
+    for (int key = thread / kChunks; key < count; key += kThreads / kChunks)
       *reinterpret_cast<uint4*>(Sequences::template gradient_row<Element>(tensor, tile, 0, key) +
                                 chunk * 8) =
           ptx::load_shared_16(from + chunk / 8 * Shared::kKeyPanelBytes + key * kPanelRowBytes +

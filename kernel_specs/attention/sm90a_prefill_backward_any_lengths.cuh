@@ -2,6 +2,7 @@
 // both lie; and scores that are more than products times a factor.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
@@ -12,9 +13,11 @@
 #include "attention/sm90a_backward_shared_memory.cuh"
 #include "attention/sm90a_backward_trace.cuh"
 #include "attention/sm90a_backward_wide_shared_memory.cuh"
+#include "attention/sm90a_prefill_backward_order.cuh"
 #include "attention/sm90a_prefill_backward_problem.h"
 #include "attention/softcap.cuh"
 #include "integers.h"
+#include "ptx/atomic.cuh"
 #include "ptx/math.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -24,7 +27,7 @@
 namespace kernelmint::flash_prefill_backward::sm90a {
 
 using attention_backward::sm90a::BlockOfStep, attention_backward::sm90a::kIsWide,
-    attention_backward::sm90a::Turn;
+    attention_backward::sm90a::ManyTiles, attention_backward::sm90a::Turn;
 
 // The main kernel's view of a call, as flash_backward's EqualSequences is.
 template <class Config, bool kChanges>
@@ -33,41 +36,86 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   using Base = flash_prefill_backward::AnyLengths<Config, Problem>;
   using Tile = flash_prefill_backward::Tile;
   using Base::kFarthest, Base::reach, Base::nth_block, Base::block_index, Base::blocks_before;
-  using Shared =
-      std::conditional_t<kIsWide<Config>,
-                         attention_backward::sm90a::WideSharedMemory<Config, sizeof(Tile)>,
-                         attention_backward::sm90a::SharedMemory<Config, sizeof(Tile)>>;
+
+  // True if a thread block has many tiles, unless scores are changed.
+  static constexpr bool kMayBePersistent = [] {
+    if constexpr (requires { Config::persistent; }) return Config::persistent;
+    return false;
+  }();
+  static constexpr int kTileBytes =
+      kMayBePersistent ? ManyTiles::kBytes + ManyTiles::kDescriptions * sizeof(Tile) : sizeof(Tile);
+  using Shared = std::conditional_t<kIsWide<Config>,
+                                    attention_backward::sm90a::WideSharedMemory<Config, kTileBytes>,
+                                    attention_backward::sm90a::SharedMemory<Config, kTileBytes>>;
   using Lane = attention_backward::sm90a::ScoresOfLane<Config>;
   using NoTrace = attention_backward::sm90a::NoTrace;
 
   static constexpr bool kChangesScores = kChanges;
   static constexpr bool kGivesSlopes = attention::GivesSlopes<typename Config::Args>;
-  static constexpr bool kOneCounter = false;
   static constexpr bool kCleans = true;
-  static constexpr bool kPersistent = false;
-  static constexpr bool kSaysWhenDone = false;
+  static constexpr bool kPersistent = kMayBePersistent && !kChanges;
   static constexpr bool kDropsOut = attention::DropsOut<typename Config::Args>;
 
   __device__ __forceinline__ static NoTrace trace(const Problem&, int, int) { return {}; }
 
   __device__ static void find_tile(const Problem& problem, const Shared& shared) {
-    if (threadIdx.x / 32 != 2) return;
-    const Tile tile = Base::tile_of(problem);
+    if (kPersistent || threadIdx.x / 32 != 2) return;
+    Tile tile = tile_of(problem, static_cast<int>(blockIdx.x));
+    if (tile.blocks < 0) tile = Tile{};
     if constexpr (kDropsOut) Base::clear_keys_before(problem, tile, threadIdx.x % 32, 32);
-    if (threadIdx.x % 32 == 0)
-      unroll<4>([&](int i) {
-        ptx::store_shared(shared.tile() + 16 * i, reinterpret_cast<const uint4*>(&tile)[i]);
-      });
+    if (threadIdx.x % 32 == 0) store_tile(tile, shared.tile());
   }
-  __device__ __forceinline__ static Tile tile(const Problem&, const Shared& shared) {
-    Tile tile;
-    unroll<4>([&](int i) {
-      reinterpret_cast<uint4*>(&tile)[i] = ptx::load_shared_16(shared.tile() + 16 * i);
-    });
-    return tile;
+  __device__ __forceinline__ static Tile tile(const Problem& problem, const Shared& shared) {
+    return tile_at(problem, shared.tile());
   }
   __device__ __forceinline__ static Tile tile_again(const Problem& problem, const Shared& shared) {
     return tile(problem, shared);
+  }
+
+  // Takes the thread block's n-th tile: its description, whose number of blocks is negative if
+  // there are no more. A tile waits for tiles before it, which some thread block has taken before.
+  __device__ static void take_tile(const Problem& problem, const ManyTiles& tiles, int n) {
+    int index = n == 0 ? static_cast<int>(blockIdx.x) : problem.tiles;
+    if (problem.next_tile != nullptr) index = static_cast<int>(atomicAdd(problem.next_tile, 1u));
+    Tile tile{.blocks = -1};
+    if (index < problem.tiles) tile = tile_of(problem, index);
+    store_tile(tile, tiles.description<sizeof(Tile)>(n));
+  }
+  // Where its description is.
+  using Place = std::uint32_t;
+  template <bool kWholeWarp>
+  __device__ __forceinline__ static Place place_of(const ManyTiles& tiles, int n) {
+    return tiles.description<sizeof(Tile)>(n);
+  }
+  // A whole warp knows that its lanes have the same number of blocks.
+  template <bool kWholeWarp>
+  __device__ __forceinline__ static bool is_past(const Problem&, Place place) {
+    int blocks = static_cast<int>(ptx::load_shared_4(place + offsetof(Tile, blocks)));
+    if constexpr (kWholeWarp) blocks = __shfl_sync(~0u, blocks, 0);
+    return blocks < 0;
+  }
+  template <bool kWholeWarp = false>
+  __device__ __forceinline__ static Tile tile_at(const Problem&, Place place) {
+    Tile tile;
+    unroll<sizeof(Tile) / 16>(
+        [&](int i) { reinterpret_cast<uint4*>(&tile)[i] = ptx::load_shared_16(place + 16 * i); });
+    if constexpr (kWholeWarp) tile.blocks = __shfl_sync(~0u, tile.blocks, 0);
+    return tile;
+  }
+
+  // The tile again, in each step of the warp that adds dQ, whose registers are few.
+  __device__ __forceinline__ static Tile tile_in_step(const Problem& problem, const Tile&,
+                                                      Place place) {
+    return tile_at(problem, place);
+  }
+
+  // Whoever adds a tile's dQ says when it is in memory: the last kernel waits for no other
+  // sequences and heads.
+  static constexpr bool kSaysWhenDone = true;
+  __device__ __forceinline__ static void say_done(const Problem& problem, const Tile& tile) {
+    if (problem.tiles_done == nullptr || tile.key_block * Config::B_c >= tile.key_rows) return;
+    const int kv_heads = static_cast<int>(problem.args.Hk);
+    ptx::add_release(problem.tiles_done + tile.sequence * kv_heads + tile.kv_head, 1);
   }
 
   __device__ __forceinline__ static int query_row(const Tile& tile, int block) {
@@ -86,83 +134,89 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     const int head = tile.kv_head * problem.group + (problem.heads_first ? outer : inner);
     return {block, block_index(problem, tile, head, block)};
   }
+  // True if a sequence's counter, of each key/value head, is the same for all blocks of queries.
+  __device__ __forceinline__ static bool one_counter(const Problem& problem) {
+    return !Config::deterministic && problem.one_counter;
+  }
   // The turn of a tile's step, and whether it stores dQ: blocks of keys add to a block of queries
-  // in their order, or from the last one on, and the first of them stores.
+  // in their order, or from the last one on, and the first of them stores. With one counter, all
+  // end at the same block of queries, whose dQ is zero before.
   __device__ __forceinline__ static Turn turn(const Problem& problem, const Tile& tile, int index,
-                                              int block, int) {
+                                              int block, int step) {
     if (!problem.stores_first) return {problem.counters, 0, false};
+    if (one_counter(problem)) {
+      const bool is_first = tile.key_block == tile.first_key / Config::B_c;
+      const int before = tile.first_block + tile.blocks - 1 - block;
+      const unsigned stored = problem.heads_first
+                                  ? step / tile.blocks * (tile.blocks - 1) + before - 1
+                                  : (before - 1) * problem.group + step % problem.group;
+      unsigned* const counter =
+          problem.counters + tile.kv_head * problem.group * problem.query_blocks + tile.first_index;
+      return {counter, before == 0 ? 0 : stored + !is_first, is_first && before > 0};
+    }
     const unsigned before = blocks_before(problem, tile, block);
     const unsigned least = Config::deterministic ? before : min(before, 1u);
     return {problem.counters + index, least, before == 0};
   }
 
-  // The keys of a warpgroup, 64, or of all if the head is wide, and the queries that see them.
+  // The keys of a warpgroup, 64, or of all if the head is wide, and the queries that see them. The
+  // tile's description is read again whenever it is needed: registers are few.
   class Keys {
     static constexpr int kCount = kIsWide<Config> ? Config::B_c : 64;
 
    public:
-    __device__ __forceinline__ void find(const Problem& problem, const Tile& tile, int warpgroup) {
-      const int first = tile.key_block * Config::B_c + warpgroup * 64;
-      begin_ = tile.first_key - first, end_ = tile.end_key - first, rows_ = tile.key_rows - first;
-      ahead_ = first - tile.own;
-      left_ = reach(problem.args.window_left), right_ = reach(problem.args.window_right);
-      first_query_ = tile.first_query, end_query_ = tile.end_query;
-      warpgroup_ = warpgroup;
-      if constexpr (kChanges)
-        sequence_ = tile.sequence, kv_head_ = tile.kv_head, blocks_ = tile.blocks;
+    __device__ __forceinline__ void find(const Problem&, const Tile&, Place place, int warpgroup) {
+      place_ = place, warpgroup_ = warpgroup;
     }
 
     // The tile's used keys, counted from its first one.
-    __device__ __forceinline__ int begin_of_block() const { return begin_ + warpgroup_ * 64; }
-    __device__ __forceinline__ int end_of_block() const { return end_ + warpgroup_ * 64; }
+    __device__ __forceinline__ int begin_of_block() const { return first_key() - first_of_block(); }
+    __device__ __forceinline__ int end_of_block() const { return end_key() - first_of_block(); }
     // A block's used queries.
     __device__ __forceinline__ int first_query(int block) const {
-      return first_query_ - block * Config::B_r;
+      return word(offsetof(Tile, first_query)) - block * Config::B_r;
     }
     __device__ __forceinline__ int end_query(int block) const {
-      return end_query_ - block * Config::B_r;
+      return word(offsetof(Tile, end_query)) - block * Config::B_r;
     }
 
-    // f(is masked, step, block) for each step. Of blocks of queries in a row all see all keys;
-    // those before, and those after, do not.
+    // f(is masked, step, block) for each step, counted from `before` on; only a masked step's block
+    // is right if scores are products. Of blocks of queries in a row all see all keys; those
+    // before, and those after, do not.
     template <class F>
-    __device__ __forceinline__ void for_each_step(const Problem& problem, const Tile& tile,
-                                                  int steps, const F& f) const {
-      const int first = tile.first_block, behind = first + tile.blocks;
-      int begin = max(ahead_ + kCount - 1 - right_, first_query_),
-          end = min(ahead_ + left_ + 1, end_query_);
-      if (begin_ > 0 || end_ < kCount) end = -1;
-      begin = min(max(ceil_div(max(begin, 0), Config::B_r), first), behind);
-      end = end < 0 ? begin : min(max(end / Config::B_r, begin), behind);
-      // Steps in a row of one block, and of one head.
-      const int each = problem.heads_first ? 1 : problem.group, all = tile.blocks * each;
-      const int masked = (problem.from_first ? begin - first : behind - end) * each;
-      const int whole = masked + (end - begin) * each;
-      for (int i = 0, start = 0, stop = masked; i < steps;) {
+    __device__ __forceinline__ void for_each_step(const Problem& problem, const Tile&, int steps,
+                                                  const F& f, int before = 0) const {
+      for (int i = 0, start = 0; i < steps;) {
+        const Part part = part_of(problem, i, start);
+        const auto block = [&] {
+          const int n = problem.heads_first ? i - start : (i - start) / problem.group;
+          const bool from_first = word(offsetof(Tile, from_first)) & 1;
+          return word(offsetof(Tile, first_block)) + (from_first ? n : blocks() - 1 - n);
+        };
 #pragma unroll 1
-        for (; i < stop; ++i) f(std::true_type(), i, nth_block(problem, tile, (i - start) / each));
+        for (; i < part.masked_end; ++i) f(std::true_type(), before + i, block());
 #pragma unroll 1
-        for (; i < start + whole; ++i)
-          f(std::false_type(), i, nth_block(problem, tile, (i - start) / each));
-        if (i == start + all) {
-          start = i;
-          stop = i + masked;
-        } else {
-          stop = start + all;
-        }
+        for (; i < part.end; ++i)
+          f(std::false_type(), before + i, kChanges || kDropsOut ? block() : 0);
       }
     }
 
-    __device__ __forceinline__ auto hidden(int block, int key, int first_query) const {
+    // True if a lane's query, `column` after its first one, does not see its key, `row` after its
+    // first one.
+    __device__ __forceinline__ auto hidden(const Problem& problem, int block, int key,
+                                           int first_query) const {
+      const int left = reach(problem.args.window_left), right = reach(problem.args.window_right);
+      const int begin = first_key() - first(), end = end_key() - first();
+      // The query's own key, counted from the lane's first one.
+      const int own = block * Config::B_r + first_query - ahead() - key;
       if constexpr (kIsWide<Config>) {
         // The keys that a query sees, of the block's that are used, from the lane's first key on.
         struct Seen {
           int first, count;
         };
         const auto seen = [&](int column) {
-          const int own = block * Config::B_r + first_query + column - ahead_ - key;
-          const int first = max(own - left_, begin_ - key);
-          return Seen{first, max(min(own + right_ + 1, end_ - key) - first, 0)};
+          const int first = max(own + column - left, begin - key);
+          return Seen{first, max(min(own + column + right + 1, end - key) - first, 0)};
         };
         return [low = seen(0), high = seen(8)](int row, int column) {
           const Seen& keys = column == 0 ? low : high;
@@ -171,12 +225,11 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
       } else {
         // How many keys, of those that the first query sees, are after the lane's two keys. No
         // query sees a key that is not used.
-        const int after = right_ - ahead_ - key + block * Config::B_r + first_query;
         const auto unless_unused = [&](int row) {
-          return key + row >= begin_ && key + row < end_ ? after - row : -kFarthest;
+          return key + row >= begin && key + row < end ? own + right - row : -kFarthest;
         };
         return [low = unless_unused(0), high = unless_unused(8),
-                seen = static_cast<unsigned>(left_) + right_](int row, int column) {
+                seen = static_cast<unsigned>(left) + right](int row, int column) {
           return static_cast<unsigned>((row == 0 ? low : high) + column) > seen;
         };
       }
@@ -204,15 +257,14 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
           : problem_(problem) {
         if constexpr (kChanges) {
           const auto& slopes = problem.args.alibi_slopes;
+          const int in_group = problem.heads_first ? step / keys.blocks() : step % problem.group;
           slope_ = slopes.data == nullptr
                        ? 0
                        : *slopes.template at<const float>(
-                             keys.sequence_, keys.kv_head_ * problem.group +
-                                                 (problem.heads_first ? step / keys.blocks_
-                                                                      : step % problem.group));
-          if constexpr (kGivesSlopes)
-            in_group_ = problem.heads_first ? step / keys.blocks_ : step % problem.group;
-          ahead_ = keys.ahead_ + Lane::first_key() - block * Config::B_r - Lane::first_query();
+                             keys.word(offsetof(Tile, sequence)),
+                             keys.word(offsetof(Tile, kv_head)) * problem.group + in_group);
+          if constexpr (kGivesSlopes) in_group_ = in_group;
+          ahead_ = keys.ahead() + Lane::first_key() - block * Config::B_r - Lane::first_query();
         }
       }
 
@@ -269,13 +321,50 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
       return Change(problem, *this, step, block);
     }
 
-    __device__ __forceinline__ int count() const { return rows_; }
+    __device__ __forceinline__ int count() const {
+      return word(offsetof(Tile, key_rows)) - first();
+    }
 
    private:
-    int begin_, end_, rows_;  // counted from the warpgroup's first key
-    int ahead_;               // how far that key is ahead of the key of the region's first query
-    int left_, right_, first_query_, end_query_, warpgroup_;
-    int sequence_, kv_head_, blocks_;
+    // A tile's steps in a row: those up to masked_end are masked, the others are not.
+    struct Part {
+      int masked_end, end;
+    };
+    // The part that begins with a step. `start` becomes the first step of its pass through the
+    // blocks of queries: of a head, or of all of them.
+    __device__ __forceinline__ Part part_of(const Problem& problem, int step, int& start) const {
+      const int first = word(offsetof(Tile, first_block)), behind = first + blocks();
+      int begin = max(ahead() + kCount - 1 - reach(problem.args.window_right),
+                      word(offsetof(Tile, first_query))),
+          end = min(ahead() + reach(problem.args.window_left) + 1, word(offsetof(Tile, end_query)));
+      if (first_key() > this->first() || end_key() < this->first() + kCount) end = -1;
+      begin = min(max(ceil_div(max(begin, 0), Config::B_r), first), behind);
+      end = end < 0 ? begin : min(max(end / Config::B_r, begin), behind);
+      const int each = problem.heads_first ? 1 : problem.group, all = blocks() * each;
+      const bool from_first = word(offsetof(Tile, from_first)) & 1;
+      const int masked = (from_first ? begin - first : behind - end) * each;
+      const int whole = masked + (end - begin) * each;
+      if (step == start + all) start = step;
+      const bool is_first = step < start + whole;
+      return {__shfl_sync(~0u, start + (is_first ? masked : all), 0),
+              __shfl_sync(~0u, start + (is_first ? whole : all), 0)};
+    }
+
+    __device__ __forceinline__ int word(std::size_t offset) const {
+      return static_cast<int>(ptx::load_shared_4(place_ + static_cast<std::uint32_t>(offset)));
+    }
+    __device__ __forceinline__ int blocks() const { return word(offsetof(Tile, blocks)); }
+    __device__ __forceinline__ int first_key() const { return word(offsetof(Tile, first_key)); }
+    __device__ __forceinline__ int end_key() const { return word(offsetof(Tile, end_key)); }
+    __device__ __forceinline__ int first_of_block() const {
+      return word(offsetof(Tile, key_block)) * Config::B_c;
+    }
+    // The warpgroup's first key; and how far it is ahead of the key of the region's first query.
+    __device__ __forceinline__ int first() const { return first_of_block() + warpgroup_ * 64; }
+    __device__ __forceinline__ int ahead() const { return first() - word(offsetof(Tile, own)); }
+
+    Place place_;
+    int warpgroup_;
   };
 
   template <class Element>
@@ -284,8 +373,21 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
                                                           int key) {
     const std::int64_t row =
         std::int64_t{tile.key_row_} + tile.key_block * Config::B_c + warpgroup * 64 + key;
-    return tensor.template as<Element>() + tile.key_entry_ * tensor.stride[0] +
+    return tensor.template as<Element>() + Base::key_entry(tile) * tensor.stride[0] +
            row * tensor.stride[1] + tile.kv_head * tensor.stride[2];
+  }
+
+ private:
+  // The index-th tile. Those that sum up slopes' gradients do so by their index.
+  __device__ __forceinline__ static Tile tile_of(const Problem& problem, int index) {
+    if (kGivesSlopes || problem.next_tile == nullptr) return Base::tile_of(problem, index);
+    ptx::wait_for_kernel_ahead();
+    return tile_in_order<Config>(problem, index);
+  }
+  __device__ __forceinline__ static void store_tile(const Tile& tile, std::uint32_t place) {
+    unroll<sizeof(Tile) / 16>([&](int i) {
+      ptx::store_shared(place + 16 * i, reinterpret_cast<const uint4*>(&tile)[i]);
+    });
   }
 };
 

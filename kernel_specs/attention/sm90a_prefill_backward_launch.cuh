@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "attention/prefill_backward_describe.cuh"
@@ -25,7 +26,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if (device.error != nullptr) return {device.error};
   // Warpgroups that add dQ themselves would wait.
   auto problem = describe<Config, sm90a::Problem<typename Config::Args>>(
-      args, context, {.resident_blocks = 1, .stores_windows = !kConsumersAdd<Config>});
+      args, context, {.resident_blocks = 1, .stores_first = !kConsumersAdd<Config>});
   const bool has_queries = flash_prefill_backward::has_queries(args),
              has_keys = flash_prefill_backward::has_keys(args);
   // A map has no empty extent; a tensor with an empty extent is not read.
@@ -46,18 +47,36 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
                       kColumnsOfKeyPanel<Config>),
         encode_blocks("v", problem.v, args.v, args.Dv, args.Tk, args.Hk, args.Nk, Config::B_c)})
     if (result.error != nullptr) return result;
+  std::int64_t blocks = args.Hk * problem.key_blocks;
+  problem.tiles = static_cast<int>(blocks);
+  problem.multiprocessors = static_cast<int>(context.facts.sm_count);
   if (has_queries) {
-    const LaunchResult memory =
-        allocate<Config>(problem, context, Config::padded_head, kCountersOfBlock<Config>,
-                         128 * Config::n_warpgroups);
+    const std::int64_t done = problem.sequences * args.Hk;
+    const LaunchResult memory = allocate<Config>(
+        problem, context, Config::padded_head, kCountersOfBlock<Config>, 128 * Config::n_warpgroups,
+        1 + done, problem.key_blocks + problem.query_blocks + 3 * problem.sequences + 2);
     if (memory.error != nullptr) return memory;
-    const LaunchResult result = launch_cuda<&prepare_rows<Config>>(
-        {.grid = {args.H * problem.query_blocks}, .block = {256}}, context, problem);
+    auto& order = problem.order;
+    order.counts = reinterpret_cast<int*>(problem.counters + problem.counter_count);
+    order.sequences = order.counts + 2;
+    order.first_key_places = order.sequences + problem.sequences;
+    order.first_query_places = order.first_key_places + problem.sequences;
+    order.key_sequences = order.first_query_places + problem.sequences;
+    order.query_sequences = order.key_sequences + problem.key_blocks;
+    problem.tiles_done = problem.counters + problem.counter_count - done;
+    problem.next_tile = problem.tiles_done - 1;
+    const LaunchResult result =
+        launch_cuda<&prepare_rows<Config>>({.grid = {args.H * problem.query_blocks},
+                                            .block = {256},
+                                            .shared_memory = sm90a::kOrderBytes},
+                                           context, problem);
     if (result.error != nullptr) return result;
   }
   const auto run = [&]<bool kChangesScores>() {
+    if (sm90a::AnyLengths<Config, kChangesScores>::kPersistent && has_queries)
+      blocks = std::min<std::int64_t>(blocks, context.facts.sm_count);
     return launch_cuda<&flash_prefill_backward_sm90a<Config, kChangesScores>>(
-        {.grid = {args.Hk * problem.key_blocks},
+        {.grid = {blocks},
          .block = {Config::threads},
          .shared_memory = Config::smem_bytes,
          .dependent = has_queries},
@@ -72,7 +91,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
         {.grid = {args.H * problem.query_blocks},
          .block = {128 * Config::n_warpgroups},
          .shared_memory = attention_backward::sm90a::kRemakeBytes<Config>,
-         .dependent = true},
+         .dependent = has_keys},
         context, problem);
     if (result.error != nullptr) return result;
   }

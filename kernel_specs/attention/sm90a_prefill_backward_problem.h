@@ -13,7 +13,24 @@ struct TensorMaps {
   MappedTensor k, v;     // [Nk, Hk, Tk, D], in boxes of B_c rows by 64 columns
 };
 
+// The order in which a call's blocks are worked on: sequence after sequence, those with the most
+// keys first. Places count the blocks of one head in this order. The kernel ahead of the main one
+// makes it.
+struct Order {
+  int* sequences;                              // [sequences] in their order
+  int *key_sequences, *query_sequences;        // [key_blocks], [query_blocks]: a place's sequence
+  int *first_key_places, *first_query_places;  // [sequences]: the place of its first block
+  int* counts;                                 // [2]: places of keys, and of queries
+};
+
 template <class Arguments>
-struct Problem : flash_prefill_backward::Problem<Arguments, TensorMaps> {};
+struct Problem : flash_prefill_backward::Problem<Arguments, TensorMaps> {
+  // All of these if there are queries. The first tile that no thread block has; and [sequences,
+  // Hk], how many tiles of each key/value head are done.
+  unsigned *next_tile, *tiles_done;
+  Order order;
+  int tiles;            // all blocks of keys, at most
+  int multiprocessors;  // each has one thread block of the main kernel
+};
 
 }  // namespace kernelmint::flash_prefill_backward::sm90a

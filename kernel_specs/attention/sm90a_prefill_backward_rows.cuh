@@ -1,4 +1,5 @@
-// The kernels before and after the main one.
+// The kernels before and after the main one. dQ of a sequence's head is finished when its own tiles
+// are done, while multiprocessors that have no more tiles wait for those of others.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,10 @@
 #include "attention/prefill_backward_hidden_values.cuh"
 #include "attention/prefill_backward_rows.cuh"
 #include "attention/sm90a_backward_finish.cuh"
+#include "attention/sm90a_prefill_backward_order.cuh"
 #include "attention/sm90a_prefill_backward_problem.h"
+#include "integers.h"
+#include "ptx/atomic.cuh"
 #include "ptx/dependent_launch.cuh"
 
 namespace kernelmint::flash_prefill_backward {
@@ -14,7 +18,8 @@ namespace kernelmint::flash_prefill_backward {
 template <class Config>
 __global__ void __launch_bounds__(256)
     prepare_rows(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
-  prepare_block<Config, attention_backward::sm90a::kCountersOfBlock<Config>>(problem);
+  if (blockIdx.x == 0) sm90a::make_order<Config>(problem);
+  prepare_block<Config>(problem);
 }
 
 template <class Config>
@@ -22,12 +27,23 @@ __global__ void __launch_bounds__(128 * Config::n_warpgroups)
     finish_queries(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
   using Element = typename Config::dtype;
   constexpr int kThreads = 128 * Config::n_warpgroups;
-  ptx::wait_for_kernel_ahead();
   const auto& dq = problem.args.dq;
-  const BlockOfQueries<Config, sm90a::Problem<typename Config::Args>> at(problem);
+  const auto at = BlockOfQueries<Config, sm90a::Problem<typename Config::Args>>::to_finish(problem);
+  // This kernel must not end before the one ahead of it.
+  if (blockIdx.x == gridDim.x - 1) ptx::wait_for_kernel_ahead();
   if constexpr (attention::DropsOut<typename Config::Args>)
     clear_queries_before<Element>(problem, at);
   if (!at.exists()) return;
+  if (at.sees_keys(problem)) {
+    const int first = __ldcg(problem.order.first_key_places + at.sequence);
+    const int tiles = min(sm90a::key_blocks_of<Config>(problem, at.sequence),
+                          __ldcg(problem.order.counts) - first);
+    const int kv_heads = static_cast<int>(problem.args.Hk);
+    if (threadIdx.x < 32)
+      ptx::wait_for_counter(problem.tiles_done + at.sequence * kv_heads + at.head / problem.group,
+                            max(tiles, 0) * attention_backward::sm90a::kWriters<Config>);
+    __syncthreads();
+  }
   const std::int64_t row = std::int64_t{at.region.first_row} + at.block * Config::B_r;
   const bool hides_keys = flash_prefill_backward::hides_keys(problem, at);
   bool reached = hides_keys && attention_backward::may_be_reached<Config, kThreads>(
@@ -38,8 +54,10 @@ __global__ void __launch_bounds__(128 * Config::n_warpgroups)
           at.head * dq.stride[2],
       dq.stride[1], at.region.rows - at.block * Config::B_r, static_cast<int>(problem.args.D),
       problem.args.softmax_scale * attention::keep_scale_of(problem.args));
-  if (hides_keys && __syncthreads_or(reached))
+  if (hides_keys && __syncthreads_or(reached)) {
+    ptx::wait_for_kernel_ahead();  // dK and dV may not be there yet
     attention_backward::remake<Config, kThreads, FindQueries<Config>>(problem);
+  }
 }
 
 template <class Config>

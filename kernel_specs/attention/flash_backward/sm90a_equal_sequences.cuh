@@ -30,7 +30,6 @@ struct EqualSequences {
                                     SharedMemory<Config, kTileBytes>>;
 
   static constexpr bool kChangesScores = false;  // scores are products times a factor
-  static constexpr bool kOneCounter = !Config::deterministic;
   static constexpr bool kDropsOut = false;
   static constexpr bool kCleans = false;  // rows beside a sequence may be multiplied
 
@@ -43,14 +42,33 @@ struct EqualSequences {
     return tile_of<Config>(problem, ptx::reread_block_index());
   }
 
-  // The index of the thread block's n-th tile; not less than `tiles` if there are no more. A tile
-  // waits for tiles of lower indices, which some thread block has taken before.
-  __device__ static int take_tile(const Problem& problem, int n) {
-    if (problem.next_tile == nullptr) return n == 0 ? static_cast<int>(blockIdx.x) : problem.tiles;
-    return static_cast<int>(atomicAdd(problem.next_tile, 1u));
+  // Takes the thread block's n-th tile: its index, which is not less than `tiles` if there are no
+  // more. A tile waits for tiles of lower indices, which some thread block has taken before.
+  __device__ static void take_tile(const Problem& problem, const ManyTiles& tiles, int n) {
+    int index = n == 0 ? static_cast<int>(blockIdx.x) : problem.tiles;
+    if (problem.next_tile != nullptr) index = static_cast<int>(atomicAdd(problem.next_tile, 1u));
+    ptx::store_shared(tiles.index(n), static_cast<std::uint32_t>(index));
   }
-  __device__ __forceinline__ static Tile tile_at(const Problem& problem, int index) {
+  // By its index a tile is found again.
+  using Place = int;
+  template <bool kWholeWarp>
+  __device__ __forceinline__ static Place place_of(const ManyTiles& tiles, int n) {
+    return kWholeWarp ? tiles.index_of_warp(n)
+                      : static_cast<int>(ptx::load_shared_4(tiles.index(n)));
+  }
+  template <bool kWholeWarp>
+  __device__ __forceinline__ static bool is_past(const Problem& problem, Place index) {
+    return index >= problem.tiles;
+  }
+  template <bool kWholeWarp = false>
+  __device__ __forceinline__ static Tile tile_at(const Problem& problem, Place index) {
     return tile_of<Config>(problem, index);
+  }
+
+  // The tile again, in each step of the warp that adds dQ.
+  __device__ __forceinline__ static const Tile& tile_in_step(const Problem&, const Tile& tile,
+                                                             int) {
+    return tile;
   }
 
   // Whoever adds a tile's dQ says when it is in memory: the last kernel waits for no other heads.
@@ -99,6 +117,10 @@ struct EqualSequences {
                                                            int block) {
     return flash_backward::blocks_before<Config>(problem, tile, block);
   }
+  // True if a head's counter is the same for all blocks of queries.
+  __device__ __forceinline__ static bool one_counter(const Problem&) {
+    return !Config::deterministic;
+  }
   // A step's turn. But for the last queries, whose dQ is zero before, the first block of keys
   // stores, from the last queries on, and counts the steps that do; the others add theirs after it.
   __device__ __forceinline__ static Turn turn(const Problem& problem, const Tile& tile, int index,
@@ -125,10 +147,11 @@ struct EqualSequences {
     static constexpr int kCount = kIsWide<Config> ? Config::B_c : 64;
 
    public:
-    __device__ __forceinline__ void find(const Problem& problem, const Tile& tile, int warpgroup) {
+    __device__ __forceinline__ void find(const Problem& problem, const Tile& tile, std::uint32_t,
+                                         int warpgroup) {
       const int first_key = tile.key_block * Config::B_c + warpgroup * 64;
       keys_ = static_cast<int>(problem.args.Sk) - first_key;
-      if constexpr (Config::in_step) warpgroup_ = warpgroup;
+      if constexpr (!kIsWide<Config>) warpgroup_ = warpgroup;
       first_key_ = first_key - problem.offset - tile.first_block * Config::B_r;
     }
 
@@ -137,9 +160,9 @@ struct EqualSequences {
     template <class F>
     __device__ __forceinline__ void for_each_step(const Problem& problem, const Tile& tile,
                                                   int steps, const F& f, int begin = 0) const {
-      // The blocks of queries that do not see all of the keys: the tile's first ones. In step, the
-      // keys are those of the last warpgroup.
-      const int before = Config::in_step ? warpgroup_ * 64 - (Config::B_c - kCount) : 0;
+      // The blocks of queries that do not see all of the keys: the tile's first ones. Warpgroups
+      // with keys of their own have those of the last one: both hide scores in the same steps.
+      const int before = !kIsWide<Config> ? warpgroup_ * 64 - (Config::B_c - kCount) : 0;
       const int last_key = first_key_ + kCount - 1 - before;
       const int masked = Config::causal ? min(ceil_div(max(last_key, 0), Config::B_r), tile.blocks)
                          : keys_ + before < kCount ? tile.blocks
@@ -172,7 +195,8 @@ struct EqualSequences {
 
     // True if a lane's query, `column` after its first one, does not see its key, `row` after its
     // first one: a key past the last, or, under the causal mask, after the query.
-    __device__ __forceinline__ auto hidden(int block, int key, int first_query) const {
+    __device__ __forceinline__ auto hidden(const Problem&, int block, int key,
+                                           int first_query) const {
       const int ahead = first_key_ + key - block * Config::B_r - first_query;
       return [ahead, key, keys = keys_](int row, int column) {
         return Config::causal ? ahead + row > column : key + row >= keys;
