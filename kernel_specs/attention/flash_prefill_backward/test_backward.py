@@ -165,6 +165,23 @@ def test_all_features_crossed_pairwise(key: str) -> None:
 
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
+@pytest.mark.parametrize("lists", ["many", "falling"])
+def test_the_order_of_the_emulated(lists: str) -> None:
+    """More sequences than a warp or a thread block sorts at a time; and a list that falls, whose
+    sequences overlap, ends all the same."""
+    key = next(key for key in HERE if ".sm90a.bf16-d64-r" in key)
+    lengths = [1, 2, 0, 3] * 75
+    LENGTHS["many"] = ([*lengths, 150, 1], [*lengths, 300, 140])
+    call = Call(key, "many", (-1, 0), 0.0, False, False, (64, 64), (2, 1))
+    if lists == "many":
+        return call.check()
+    for name in ("cu_seqlens_q", "cu_seqlens_k"):
+        call.options[name][100:200] = 0
+    outputs = [torch.empty_like(tensor) for tensor in (call.q, call.k, call.v)]
+    call.kernel(*call.inputs, **call.options, out=tuple(outputs))
+
+
+@pytest.mark.skipif(not HERE, reason="built without CUDA")
 @pytest.mark.parametrize("key", slow_if(lambda key: "-d64-" not in key, HERE))
 def test_the_emulated_are_right(key: str) -> None:
     first = HERE.index(key)
