@@ -174,11 +174,12 @@ def test_the_order_of_the_emulated(lists: str) -> None:
     LENGTHS["many"] = ([*lengths, 150, 1], [*lengths, 300, 140])
     call = Call(key, "many", (-1, 0), 0.0, False, False, (64, 64), (2, 1))
     if lists == "many":
-        return call.check()
-    for name in ("cu_seqlens_q", "cu_seqlens_k"):
-        call.options[name][100:200] = 0
-    outputs = [torch.empty_like(tensor) for tensor in (call.q, call.k, call.v)]
-    call.kernel(*call.inputs, **call.options, out=tuple(outputs))
+        call.check()
+    else:
+        for name in ("cu_seqlens_q", "cu_seqlens_k"):
+            call.options[name][100:200] = 0
+        outputs = [torch.empty_like(tensor) for tensor in (call.q, call.k, call.v)]
+        call.kernel(*call.inputs, **call.options, out=tuple(outputs))
 
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
