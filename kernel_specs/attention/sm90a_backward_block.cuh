@@ -31,6 +31,8 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
   if (threadIdx.x == 0) {
     if constexpr (Sequences::kPersistent)
       ManyTiles(shared.tile()).initialise(4 * Config::n_warpgroups + kWriters<Config>);
+    if constexpr (Sequences::kMakesSums)
+      Sequences::sum_maker(problem, shared).initialise_barriers();
     shared.initialise_barriers();
   }
   if (threadIdx.x == 32) {
@@ -54,6 +56,8 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
         ptx::wait_for_kernel_ahead();
         ptx::let_next_kernel_start();
       }
+    if constexpr (Sequences::kMakesSums)
+      if (threadIdx.x / 32 == 3) Sequences::sum_maker(problem, shared).run();
     if constexpr (!kConsumersAdd<Config>)
       if (threadIdx.x / 32 == 1 || kWriters<Config> == 2 && threadIdx.x / 32 == 3)
         QueryGradientWriter<Config, Sequences>(problem, shared).run();

@@ -75,7 +75,9 @@ class Producer {
       ptx::mbarrier_wait(tiles().taken(), n & 1);
       const auto place = Sequences::template place_of<false>(tiles(), n);
       if (Sequences::template is_past<false>(problem_, place)) return;
-      i = load_steps(Sequences::tile_at(problem_, place), i);
+      const Tile tile = Sequences::tile_at(problem_, place);
+      if constexpr (Sequences::kMakesSums) Sequences::SumMaker::wait_for_sums(problem_, tile);
+      i = load_steps(tile, i);
       ptx::mbarrier_arrive(tiles().loaded());
     }
   }

@@ -54,6 +54,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   static constexpr bool kGivesSlopes = attention::GivesSlopes<typename Config::Args>;
   static constexpr bool kCleans = true;
   static constexpr bool kPersistent = kMayBePersistent && !kChanges;
+  static constexpr bool kMakesSums = false;
   static constexpr bool kDropsOut = attention::DropsOut<typename Config::Args>;
 
   __device__ __forceinline__ static NoTrace trace(const Problem&, int, int) { return {}; }

@@ -17,31 +17,66 @@
 
 namespace kernelmint::flash_backward {
 
-// True if more counters, after those of the heads, count the tiles that are taken, and those of
-// each key/value head that are done.
-template <class Config>
-inline constexpr bool kCountsTiles = requires { Config::persistent; };
+// The rows of a thread block that makes their D, and of one that does not.
+inline constexpr int kRowsWithSums = 64, kRowsWithoutSums = 1024;
 
-// D, the sum of dO O, and the log-sum-exp as a power of two, of each query; and the zeros that the
-// target asks for. A row without keys, or past the last query, has an
-// infinite log-sum-exp, so that its probabilities are 0. As many neighbouring lanes share a row as
-// it has 16 bytes, or the next power of two.
+// The sum of the products of eight elements.
+template <class Element>
+__device__ __forceinline__ float product(const uint4& x, const uint4& y) {
+  float sum = 0;
+  const auto add = [&](std::uint32_t x, std::uint32_t y) {
+    const float2 a = ptx::unpack<Element>(x), b = ptx::unpack<Element>(y);
+    sum += a.x * b.x + a.y * b.y;
+  };
+  add(x.x, y.x), add(x.y, y.y), add(x.z, y.z), add(x.w, y.w);
+  return sum;
+}
+
+// A row's log-sum-exp as a power of two. A row without keys, or past the last query, has an
+// infinite one, so that its probabilities are 0, and its D is 0.
+template <class Config>
+__device__ __forceinline__ float log_sum_of_row(const Problem<typename Config::Args>& problem,
+                                                int batch, int head, int query, float& sum) {
+  const auto& args = problem.args;
+  float log_sum = INFINITY;
+  if (query < args.Sq) {
+    const float* const lse = args.lse.template as<const float>() + batch * args.lse.stride[0] +
+                             head * args.lse.stride[1];
+    log_sum = lse[query * args.lse.stride[2]];
+    if (log_sum == -INFINITY) log_sum = INFINITY, sum = 0;
+  }
+  return log_sum * 1.4426950408889634f;
+}
+
+// D, the sum of dO O, and the log-sum-exp of each query; and the zeros that the target asks for. As
+// many neighbouring lanes share a row as it has 16 bytes, or the next power of two.
 template <class Config>
 __global__ void __launch_bounds__(256)
     prepare_rows(const __grid_constant__ Problem<typename Config::Args> problem) {
   using Element = typename Config::dtype;
-  constexpr int kChunks = Config::d_head / 8, kRowsOfBlock = 64;
+  constexpr int kChunks = Config::d_head / 8;
   constexpr int kLanes = kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
-  constexpr int kRowsAtOnce = 256 / kLanes, kUnrolled = kRowsOfBlock / kRowsAtOnce;
+  constexpr int kRowsAtOnce = 256 / kLanes, kUnrolled = kRowsWithSums / kRowsAtOnce;
   ptx::let_next_kernel_start();
   const auto& args = problem.args;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
   const int heads = static_cast<int>(args.H), padded = problem.query_blocks * Config::B_r;
   // Heads of one query lie side by side: so do thread blocks.
-  const int blocks = ceil_div(padded, kRowsOfBlock);
-  const int head = static_cast<int>(blockIdx.x) % heads,
-            rest = static_cast<int>(blockIdx.x) / heads;
-  const int batch = rest / blocks, first_row = rest % blocks * kRowsOfBlock;
+  const int blocks = ceil_div(padded, kRowsWithSums);
+  int head = static_cast<int>(blockIdx.x) % heads, rest = static_cast<int>(blockIdx.x) / heads;
+  int batch = rest / blocks, first_row = rest % blocks * kRowsWithSums;
+  int most_rows = kRowsWithSums;
+  bool sums = true;
+  if constexpr (kLeavesSums<Config>) {
+    const int ahead = problem.kv_heads_ahead * problem.group;
+    const int other = static_cast<int>(blockIdx.x) - ahead * blocks;
+    const int parts = ceil_div(padded, kRowsWithoutSums);
+    sums = other < 0;
+    rest = sums ? static_cast<int>(blockIdx.x) % ahead : ahead + other / parts;
+    head = rest % heads, batch = rest / heads;
+    most_rows = sums ? kRowsWithSums : kRowsWithoutSums;
+    first_row = (sums ? static_cast<int>(blockIdx.x) / ahead : other % parts) * most_rows;
+  }
   const int first = first_row + thread / kLanes;
   const Element* const o = args.o.template as<const Element>() + batch * args.o.stride[0] +
                            head * args.o.stride[2] + lane * 8;
@@ -51,7 +86,7 @@ __global__ void __launch_bounds__(256)
   unroll<kUnrolled>([&](int i) {
     const std::int64_t query = first + i * kRowsAtOnce;
     outputs[i] = gradients[i] = uint4{0, 0, 0, 0};
-    if (query < args.Sq && lane < kChunks) {
+    if (query < args.Sq && lane < kChunks && sums) {
       outputs[i] = __ldcs(reinterpret_cast<const uint4*>(o + query * args.o.stride[1]));
       gradients[i] = __ldcg(reinterpret_cast<const uint4*>(dout + query * args.dout.stride[1]));
     }
@@ -59,6 +94,8 @@ __global__ void __launch_bounds__(256)
   const std::int64_t row = (std::int64_t{batch} * heads + head) * padded;
   if constexpr (kCountsTiles<Config>)
     if (blockIdx.x == 0 && thread == 0) *problem.next_tile = 0;
+  if constexpr (kLeavesSums<Config>)
+    if (blockIdx.x == 0 && thread == 0) *next_sums(problem) = 0;
   if (first_row == 0) {
     unsigned* const counters =
         problem.counters + (std::int64_t{batch} * heads + head) * problem.counters_of_head;
@@ -66,33 +103,33 @@ __global__ void __launch_bounds__(256)
     if constexpr (kCountsTiles<Config>)
       if (thread == 0 && head % problem.group == 0)
         problem.tiles_done[batch * args.Hk + head / problem.group] = 0;
+    if constexpr (kLeavesSums<Config>)
+      if (thread == 0 && head % problem.group == 0)
+        next_sums(problem)[1 + batch * args.Hk + head / problem.group] = 0;
   }
   auto* const dq = reinterpret_cast<float4*>(problem.dq + (row + first_row) * Config::padded_head);
-  const int rows = min(kRowsOfBlock, padded - first_row);
+  const int rows = min(most_rows, padded - first_row);
   for (int i = max(problem.first_zero - first_row, 0) * (Config::padded_head / 4) + thread;
        i < rows * (Config::padded_head / 4); i += 256)
     dq[i] = float4{0, 0, 0, 0};
+  if (!sums) {
+    unroll<kRowsWithoutSums / 256>([&](int i) {
+      const int query = first_row + thread + i * 256;
+      float sum = 0;
+      if (query < padded)
+        problem.log_sums[row + query] = log_sum_of_row<Config>(problem, batch, head, query, sum);
+    });
+    return;
+  }
   unroll<kUnrolled>([&](int i) {
-    float sum = 0;
-    const auto add = [&](std::uint32_t x, std::uint32_t y) {
-      const float2 a = ptx::unpack<Element>(x), b = ptx::unpack<Element>(y);
-      sum += a.x * b.x + a.y * b.y;
-    };
-    add(outputs[i].x, gradients[i].x), add(outputs[i].y, gradients[i].y);
-    add(outputs[i].z, gradients[i].z), add(outputs[i].w, gradients[i].w);
+    float sum = product<Element>(outputs[i], gradients[i]);
     for (int distance = kLanes / 2; distance > 0; distance /= 2)
       sum += __shfl_xor_sync(~0u, sum, distance);
     const int query = first + i * kRowsAtOnce;
     if (lane != 0 || query >= padded) return;
-    float log_sum = INFINITY;
-    if (query < args.Sq) {
-      const float* const lse = args.lse.template as<const float>() + batch * args.lse.stride[0] +
-                               head * args.lse.stride[1];
-      log_sum = lse[query * args.lse.stride[2]];
-      if (log_sum == -INFINITY) log_sum = INFINITY, sum = 0;
-    }
+    const float log_sum = log_sum_of_row<Config>(problem, batch, head, query, sum);
     problem.deltas[row + query] = sum;
-    problem.log_sums[row + query] = log_sum * 1.4426950408889634f;
+    problem.log_sums[row + query] = log_sum;
   });
 }
 
@@ -160,7 +197,8 @@ LaunchResult prepare(Problem<typename Config::Args>& problem, const LaunchContex
   const std::int64_t rows = heads * padded;
   const std::int64_t of_heads = heads * problem.counters_of_head;
   const std::int64_t counters =
-      of_heads + (kCountsTiles<Config> ? 1 + problem.args.B * problem.args.Hk : 0);
+      of_heads +
+      (1 + kLeavesSums<Config>)*(kCountsTiles<Config> ? 1 + problem.args.B * problem.args.Hk : 0);
   const Allocation scratch =
       context.allocate((rows * (Config::padded_head + 2) + counters) * sizeof(float));
   if (scratch.error != nullptr) return {scratch.error};
@@ -172,8 +210,13 @@ LaunchResult prepare(Problem<typename Config::Args>& problem, const LaunchContex
     problem.next_tile = problem.counters + of_heads;
     problem.tiles_done = problem.next_tile + 1;
   }
+  const std::int64_t with_sums =
+      kLeavesSums<Config> ? problem.kv_heads_ahead * problem.group : heads;
   return launch_cuda<&prepare_rows<Config>>(
-      {.grid = {ceil_div(padded, std::int64_t{64}) * heads}, .block = {256}}, context, problem);
+      {.grid = {ceil_div(padded, std::int64_t{kRowsWithSums}) * with_sums +
+                ceil_div(padded, std::int64_t{kRowsWithoutSums}) * (heads - with_sums)},
+       .block = {256}},
+      context, problem);
 }
 
 }  // namespace kernelmint::flash_backward

@@ -8,6 +8,19 @@
 
 namespace kernelmint::flash_backward {
 
+// True if more counters, after those of the heads, count the tiles that are taken, and those of
+// each key/value head that are done.
+template <class Config>
+inline constexpr bool kCountsTiles = requires { Config::persistent; };
+
+// True if the first kernel makes D of the first heads alone, and the main kernel that of all
+// others.
+template <class Config>
+inline constexpr bool kLeavesSums = [] {
+  if constexpr (kCountsTiles<Config>) return Config::makes_sums;
+  return false;
+}();
+
 template <class Arguments>
 struct Problem {
   using Args = Arguments;
@@ -21,6 +34,7 @@ struct Problem {
   float* dq;
   unsigned* counters;  // [B, H, counters_of_head]: the target's counters, zero at first
   int counters_of_head;
+  int kv_heads_ahead;  // if the main kernel makes D of heads, too: those whose D is there before
   // If the target counts tiles, and there are queries: the first tile that no thread block has; and
   // [B, Hk], how many of each key/value head are done.
   unsigned *next_tile, *tiles_done;
@@ -33,6 +47,13 @@ struct Problem {
   int offset;         // Sk - Sq: under the causal mask query i sees keys up to i + offset
   float scale_log2;   // the scale, for powers of two
 };
+
+// The first rows whose D nobody makes yet, if the main kernel makes D; after it, [B, Hk], how many
+// parts of each key/value head's D are there.
+template <class Args>
+KERNELMINT_HOST_DEVICE inline unsigned* next_sums(const Problem<Args>& problem) {
+  return problem.tiles_done + problem.args.B * problem.args.Hk;
+}
 
 // The first block of queries that sees keys from `first_key` on.
 template <class Config, class Args>

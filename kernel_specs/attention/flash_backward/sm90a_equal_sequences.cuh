@@ -6,6 +6,7 @@
 
 #include "attention/flash_backward/problem.h"
 #include "attention/flash_backward/sm90a_problem.h"
+#include "attention/flash_backward/sm90a_sum_maker.cuh"
 #include "attention/flash_backward/sm90a_trace.cuh"
 #include "attention/sm90a_backward_producer.cuh"
 #include "attention/sm90a_backward_shared_memory.cuh"
@@ -22,7 +23,11 @@ namespace kernelmint::flash_backward::sm90a {
 template <class Config>
 struct EqualSequences {
   static constexpr bool kPersistent = Config::persistent;  // a thread block has many tiles
-  static constexpr int kTileBytes = kPersistent ? ManyTiles::kBytes : 0;
+  static constexpr bool kMakesSums = kLeavesSums<Config>;
+  static constexpr int kTileBytes = [] {
+    if constexpr (kMakesSums) return ManyTiles::kBytes + SumMaker<Config>::kBytes;
+    return kPersistent ? ManyTiles::kBytes : 0;
+  }();
   using Problem = sm90a::Problem<typename Config::Args>;
   using Tile = flash_backward::Tile;
   using Trace = sm90a::Trace<Config>;
@@ -32,6 +37,12 @@ struct EqualSequences {
   static constexpr bool kChangesScores = false;  // scores are products times a factor
   static constexpr bool kDropsOut = false;
   static constexpr bool kCleans = false;  // rows beside a sequence may be multiplied
+
+  using SumMaker = sm90a::SumMaker<Config>;
+  __device__ __forceinline__ static SumMaker sum_maker(const Problem& problem,
+                                                       const Shared& shared) {
+    return SumMaker(problem, shared.tile() + ManyTiles::kBytes);
+  }
 
   // The tile of the thread block. find_tile is called once before, by a whole warp.
   __device__ static void find_tile(const Problem&, const Shared&) {}

@@ -33,6 +33,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   problem.first_zero = kConsumersAdd<Config> && !Config::deterministic
                            ? 0
                            : std::max(problem.query_blocks - 1, 0) * Config::B_r;
+  // The heads of the first section need D at once, those after it later. An output that has no map
+  // is read by the first kernel.
+  const bool leaves_sums = flash_backward::kLeavesSums<Config> && has_queries && has_keys &&
+                           problem.last_section > 0 && args.o.stride[1] > 0;
+  problem.kv_heads_ahead = leaves_sums ? problem.section_heads : static_cast<int>(kv_heads);
   // A map has no empty extent; a tensor with an empty extent is not read.
   const auto encode_blocks = [&](const char* name, MappedTensor& mapped,
                                  const ConstTensorView<4>& tensor, std::int64_t rows,
@@ -48,6 +53,11 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
                       kColumnsOfKeyPanel<Config>),
         encode_blocks("v", problem.v, args.v, args.Sk, args.Hk, Config::B_c)})
     if (result.error != nullptr) return result;
+  if (leaves_sums)
+    for (const LaunchResult& result :
+         {encode_blocks("o", problem.o_rows, args.o, args.Sq, args.H, kRowsOfBox),
+          encode_blocks("dout", problem.dout_rows, args.dout, args.Sq, args.H, kRowsOfBox)})
+      if (result.error != nullptr) return result;
   if (has_queries) {
     const LaunchResult result = flash_backward::prepare<Config>(problem, context);
     if (result.error != nullptr) return result;

@@ -147,6 +147,29 @@ def test_tiles_go_there_and_back(config: str) -> None:
         torch.set_num_threads(threads)
 
 
+@pytest.mark.skipif(not HERE, reason="built without CUDA")
+@pytest.mark.parametrize(
+    "config", slow_after(2, [
+        "bf16-d64-causal-r128-c128-q2-s2-v8", "bf16-d64-r128-c128-q2-s2-v8",
+        "bf16-d64-causal-det-r128-c128-q2-s2-v8", "bf16-d64-det-r128-c128-q2-s2-v8",
+    ])
+)  # fmt: skip
+def test_the_main_kernel_makes_d_of_heads_after_the_first_section(config: str) -> None:
+    key = f"{EMULATED}flash_backward.sm90a.{config}"
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # multiprocessors: a section is one head
+    try:
+        for seq_len_q, seq_len_k, batch, heads, kv_heads in (
+            (300, 260, 2, 4, 2), (1, 260, 3, 2, 2), (260, 1, 1, 8, 8),
+        ):  # fmt: skip
+            call = Call(key, seq_len_q, seq_len_k, batch=batch, heads=heads, kv_heads=kv_heads)
+            call.check()
+        call.o = call.o[:, :1].expand_as(call.o)  # one row: the first kernel makes D
+        call.check()
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_each_call_of_sm80_has_a_kernel_for_blocks_of_99_kib() -> None:
     least: dict[tuple[Any, ...], int] = {}
     for info in runtime.kernels("flash_backward", "sm80"):
