@@ -44,7 +44,8 @@ struct AnyLengths {
   }
 
   // The tiles in the order in which thread blocks take them.
-  __device__ __forceinline__ static Tile tile_of(const Problem& problem, int index) {
+  template <class AnyTile = Tile>
+  __device__ __forceinline__ static AnyTile tile_of(const Problem& problem, int index) {
     const int heads = static_cast<int>(problem.args.Hk);
     const int section = index / (problem.key_blocks * problem.section_heads);
     const int at = index - section * (problem.key_blocks * problem.section_heads);
@@ -54,31 +55,37 @@ struct AnyLengths {
     const int sequence = sequence_of<Config::B_c>(
         problem.args.cu_seqlens_k, static_cast<int>(problem.args.Tk), problem.sequences, key_block);
     const Region keys = keys_of<Config>(problem.args, problem.sequences, sequence);
-    return tile_at(problem, sequence, keys, section * problem.section_heads + at % section_heads,
-                   key_block - keys.first_block, problem.from_first);
+    return tile_at<AnyTile>(problem, sequence, keys,
+                            section * problem.section_heads + at % section_heads,
+                            key_block - keys.first_block, problem.from_first);
   }
 
   // The tile of a sequence's block of keys.
-  __device__ __forceinline__ static Tile tile_at(const Problem& problem, int sequence,
-                                                 const Region& keys, int kv_head, int key_block,
-                                                 bool from_first) {
+  template <class AnyTile = Tile>
+  __device__ __forceinline__ static AnyTile tile_at(const Problem& problem, int sequence,
+                                                    const Region& keys, int kv_head, int key_block,
+                                                    bool from_first) {
     const auto& args = problem.args;
     const Region queries = queries_of<Config>(args, problem.sequences, sequence);
-    Tile tile{.sequence = sequence,
-              .kv_head = kv_head,
-              .query_row_ = queries.first_row,
-              .first_query = queries.begin,
-              .end_query = queries.end,
-              .key_row_ = keys.first_row,
-              .key_rows = keys.rows,
-              .first_key = keys.begin,
-              .end_key = keys.end,
-              .key_block = key_block,
-              .first_index = queries.first_block,
-              .own = keys.end - queries.end,
-              .from_first = from_first,
-              .packed_queries = args.cu_seqlens_q.data != nullptr,
-              .packed_keys = args.cu_seqlens_k.data != nullptr};
+    AnyTile tile{.sequence = sequence,
+                 .kv_head = kv_head,
+                 .query_row_ = queries.first_row,
+                 .first_query = queries.begin,
+                 .end_query = queries.end,
+                 .key_row_ = keys.first_row,
+                 .key_rows = keys.rows,
+                 .first_key = keys.begin,
+                 .end_key = keys.end,
+                 .key_block = key_block,
+                 .first_index = queries.first_block,
+                 .own = keys.end - queries.end};
+    if constexpr (requires { tile.from_first; }) {
+      tile.from_first = from_first;
+      tile.packed_queries = args.cu_seqlens_q.data != nullptr;
+      tile.packed_keys = args.cu_seqlens_k.data != nullptr;
+    } else {
+      tile.query_entry = queries.entry, tile.key_entry = keys.entry;
+    }
     // The queries that see the first key at the latest, and the last key at the earliest.
     const int first_key = max(keys.begin, tile.key_block * Config::B_c);
     const int last_key = min(keys.end, (tile.key_block + 1) * Config::B_c) - 1;
@@ -92,7 +99,8 @@ struct AnyLengths {
   }
 
   // dK and dV of keys before the first sequence, by the thread block of its first keys.
-  __device__ static void clear_keys_before(const Problem& problem, const Tile& tile, int thread,
+  template <class AnyTile>
+  __device__ static void clear_keys_before(const Problem& problem, const AnyTile& tile, int thread,
                                            int threads) {
     using Element = typename Config::dtype;
     const auto& args = problem.args;
@@ -131,7 +139,8 @@ struct AnyLengths {
   __device__ __forceinline__ static int nth_block(const Problem&, const Tile& tile, int n) {
     return tile.first_block + (tile.from_first ? n : tile.blocks - 1 - n);
   }
-  __device__ __forceinline__ static int block_index(const Problem& problem, const Tile& tile,
+  template <class AnyTile>
+  __device__ __forceinline__ static int block_index(const Problem& problem, const AnyTile& tile,
                                                     int head, int block) {
     return head * problem.query_blocks + tile.first_index + block;
   }
@@ -143,7 +152,8 @@ struct AnyLengths {
     return problem.heads_first;
   }
 
-  __device__ __forceinline__ static int blocks_before(const Problem& problem, const Tile& tile,
+  template <class AnyTile>
+  __device__ __forceinline__ static int blocks_before(const Problem& problem, const AnyTile& tile,
                                                       int block) {
     const int first = max(block * Config::B_r, tile.first_query);
     const int last = min((block + 1) * Config::B_r, tile.end_query) - 1;

@@ -30,10 +30,20 @@ template <class Config, bool kChanges>
 struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename Config::Args>> {
   using Problem = flash_prefill_backward::Problem<typename Config::Args>;
   using Base = flash_prefill_backward::AnyLengths<Config, Problem>;
-  using Tile = const flash_prefill_backward::Tile&;  // in shared memory: registers are few
+  // In shared memory: registers are few. All tiles of a call go the same way.
+  struct alignas(16) TileInMemory {
+    int sequence, kv_head;
+    int query_row_, first_query, end_query;
+    int key_row_, key_rows, first_key, end_key;
+    int key_block;
+    int first_block, blocks;
+    int first_index, own;
+    int query_entry, key_entry;
+  };
+  using Tile = const TileInMemory&;
   using Base::kFarthest, Base::reach;
 
-  static constexpr int kTileBytes = sizeof(flash_prefill_backward::Tile);
+  static constexpr int kTileBytes = sizeof(TileInMemory);
   static constexpr bool kChangesScores = kChanges;
   static constexpr bool kGivesSlopes = attention::GivesSlopes<typename Config::Args>;
   static constexpr bool kSeesFirstKeys = false;
@@ -42,8 +52,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   // By all threads, before they ask for the tile.
   __device__ __forceinline__ static void find_tile(const Problem& problem) {
     if (threadIdx.x / 32 == 0) {
-      const flash_prefill_backward::Tile tile =
-          Base::tile_of(problem, static_cast<int>(blockIdx.x));
+      const auto tile = Base::template tile_of<TileInMemory>(problem, static_cast<int>(blockIdx.x));
       if constexpr (kDropsOut) Base::clear_keys_before(problem, tile, threadIdx.x, 32);
       if (threadIdx.x == 0) shared_tile() = tile;
     }
@@ -56,6 +65,11 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     return kChanges ? kLog2E : problem.scale_log2;
   }
 
+  __device__ __forceinline__ static int nth_block(const Problem& problem, Tile tile, int n) {
+    return tile.first_block + (problem.from_first ? n : tile.blocks - 1 - n);
+  }
+  __device__ __forceinline__ static int query_entry(Tile tile) { return tile.query_entry; }
+  __device__ __forceinline__ static int key_entry(Tile tile) { return tile.key_entry; }
   __device__ __forceinline__ static int query_row(Tile tile) { return tile.query_row_; }
   __device__ __forceinline__ static Part used_queries(const Problem&, Tile tile, int columns) {
     return {tile.first_query, tile.end_query, columns};
@@ -196,9 +210,9 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     });
   }
 
-  __device__ __forceinline__ static flash_prefill_backward::Tile& shared_tile() {
+  __device__ __forceinline__ static TileInMemory& shared_tile() {
     extern __shared__ __align__(1024) unsigned char shared_memory[];
-    return *reinterpret_cast<flash_prefill_backward::Tile*>(
+    return *reinterpret_cast<TileInMemory*>(
         shared_memory + attention_backward::sm80::SharedMemory<Config, kTileBytes>::kTile);
   }
 };
