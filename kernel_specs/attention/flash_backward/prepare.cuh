@@ -17,8 +17,8 @@
 
 namespace kernelmint::flash_backward {
 
-// The rows of a thread block that makes their D, and of one that does not.
-inline constexpr int kRowsWithSums = 64, kRowsWithoutSums = 1024;
+// The rows of a thread block. One that makes no D has all rows of a head.
+inline constexpr int kRowsOfBlock = 64;
 
 // The sum of the products of eight elements.
 template <class Element>
@@ -33,7 +33,7 @@ __device__ __forceinline__ float product(const uint4& x, const uint4& y) {
 }
 
 // A row's log-sum-exp as a power of two. A row without keys, or past the last query, has an
-// infinite one, so that its probabilities are 0, and its D is 0.
+// infinite one, so that its probabilities are 0; without keys, its D is 0, too.
 template <class Config>
 __device__ __forceinline__ float log_sum_of_row(const Problem<typename Config::Args>& problem,
                                                 int batch, int head, int query, float& sum) {
@@ -56,26 +56,25 @@ __global__ void __launch_bounds__(256)
   using Element = typename Config::dtype;
   constexpr int kChunks = Config::d_head / 8;
   constexpr int kLanes = kChunks <= 8 ? 8 : kChunks <= 16 ? 16 : 32;
-  constexpr int kRowsAtOnce = 256 / kLanes, kUnrolled = kRowsWithSums / kRowsAtOnce;
+  constexpr int kRowsAtOnce = 256 / kLanes, kUnrolled = kRowsOfBlock / kRowsAtOnce;
   ptx::let_next_kernel_start();
   const auto& args = problem.args;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
   const int heads = static_cast<int>(args.H), padded = problem.query_blocks * Config::B_r;
   // Heads of one query lie side by side: so do thread blocks.
-  const int blocks = ceil_div(padded, kRowsWithSums);
+  const int blocks = ceil_div(padded, kRowsOfBlock);
   int head = static_cast<int>(blockIdx.x) % heads, rest = static_cast<int>(blockIdx.x) / heads;
-  int batch = rest / blocks, first_row = rest % blocks * kRowsWithSums;
-  int most_rows = kRowsWithSums;
+  int batch = rest / blocks, first_row = rest % blocks * kRowsOfBlock;
+  int most_rows = kRowsOfBlock;
   bool sums = true;
   if constexpr (kLeavesSums<Config>) {
     const int ahead = problem.kv_heads_ahead * problem.group;
     const int other = static_cast<int>(blockIdx.x) - ahead * blocks;
-    const int parts = ceil_div(padded, kRowsWithoutSums);
     sums = other < 0;
-    rest = sums ? static_cast<int>(blockIdx.x) % ahead : ahead + other / parts;
+    rest = sums ? static_cast<int>(blockIdx.x) % ahead : ahead + other;
     head = rest % heads, batch = rest / heads;
-    most_rows = sums ? kRowsWithSums : kRowsWithoutSums;
-    first_row = (sums ? static_cast<int>(blockIdx.x) / ahead : other % parts) * most_rows;
+    most_rows = sums ? kRowsOfBlock : padded;
+    first_row = sums ? static_cast<int>(blockIdx.x) / ahead * kRowsOfBlock : 0;
   }
   const int first = first_row + thread / kLanes;
   const Element* const o = args.o.template as<const Element>() + batch * args.o.stride[0] +
@@ -112,15 +111,7 @@ __global__ void __launch_bounds__(256)
   for (int i = max(problem.first_zero - first_row, 0) * (Config::padded_head / 4) + thread;
        i < rows * (Config::padded_head / 4); i += 256)
     dq[i] = float4{0, 0, 0, 0};
-  if (!sums) {
-    unroll<kRowsWithoutSums / 256>([&](int i) {
-      const int query = first_row + thread + i * 256;
-      float sum = 0;
-      if (query < padded)
-        problem.log_sums[row + query] = log_sum_of_row<Config>(problem, batch, head, query, sum);
-    });
-    return;
-  }
+  if (!sums) return;
   unroll<kUnrolled>([&](int i) {
     float sum = product<Element>(outputs[i], gradients[i]);
     for (int distance = kLanes / 2; distance > 0; distance /= 2)
@@ -213,8 +204,7 @@ LaunchResult prepare(Problem<typename Config::Args>& problem, const LaunchContex
   const std::int64_t with_sums =
       kLeavesSums<Config> ? problem.kv_heads_ahead * problem.group : heads;
   return launch_cuda<&prepare_rows<Config>>(
-      {.grid = {ceil_div(padded, std::int64_t{kRowsWithSums}) * with_sums +
-                ceil_div(padded, std::int64_t{kRowsWithoutSums}) * (heads - with_sums)},
+      {.grid = {ceil_div(padded, std::int64_t{kRowsOfBlock}) * with_sums + heads - with_sums},
        .block = {256}},
       context, problem);
 }

@@ -1,4 +1,4 @@
-// The sums D of rows, of which the first kernel makes those of the first heads alone.
+// The sums D and log-sum-exps of rows, of which the first kernel makes those of the first heads.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace kernelmint::flash_backward::sm90a {
 
-// A warp that makes D of rows beside the products: head after head, in the order in which tiles
+// A warp that makes rows' values beside the products: head after head, in the order in which tiles
 // need them. It waits for no tile, so that no tile waits for ever. It takes the rows of `kBoxes`
 // boxes at a time, whose O and dO come to shared memory: a row of a box for each lane.
 template <class Config>
@@ -65,11 +65,14 @@ class SumMaker {
 #pragma unroll 1
       for (int box = 0; box < kBoxes; ++box) {
         ptx::mbarrier_wait(full(box), phase);
-        const float sum = sum_of_row(box);
+        float sum = sum_of_row(box);
         const int query = first + box * kRowsOfBox + lane_;
         if (query >= padded(problem_)) continue;
+        const float log_sum =
+            log_sum_of_row<Config>(problem_, head / heads, head % heads, query, sum);
         const std::int64_t row = std::int64_t{head} * padded(problem_) + query;
-        problem_.deltas[row] = problem_.log_sums[row] == INFINITY ? 0 : sum;
+        problem_.deltas[row] = sum;
+        problem_.log_sums[row] = log_sum;
       }
       __syncwarp();
       if (lane_ == 0) ptx::add_release(next_sums(problem_) + 1 + head / problem_.group, 1);

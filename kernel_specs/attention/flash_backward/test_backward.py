@@ -268,7 +268,8 @@ def test_what_is_not_finite_reaches_only_who_sees_it(key: str, name: str) -> Non
 )  # fmt: skip
 def test_hidden_values_that_are_not_finite_reach_no_gradient(key: str) -> None:
     """In a block some queries see them. Each entry of the batch has others."""
-    call = Call(key, 150, 170, batch=5)
+    # Ten key/value heads: on a GPU two sections, so that the main kernel makes D of the last ones.
+    call = Call(key, 150, 170, batch=5, heads=4, kv_heads=2)
     call.q[0, 70, 0, 3] = math.nan
     call.k[1, 70, 0, 3] = math.inf
     call.v[2, 165, 0, 3] = -math.inf
