@@ -83,12 +83,27 @@ LaunchResult allocate(Problem& problem, const LaunchContext& context, int column
   return {};
 }
 
+// The blocks of keys that a block of queries sees, on average.
+template <class Config, class Problem>
+std::int64_t blocks_seen(const Problem& problem) {
+  const auto& args = problem.args;
+  const std::int64_t blocks = problem.key_blocks / problem.sequences;
+  if (args.window_right < 0) return blocks;
+  if (args.window_left < 0) return blocks / 2;
+  return std::min(blocks, (std::int64_t{args.window_left} + args.window_right) / Config::B_c + 1);
+}
+
+template <class Problem>
+bool changes_scores(const Problem& problem) {
+  return problem.cap > 0 || problem.args.alibi_slopes.data != nullptr;
+}
+
 // Runs the main kernel that the call needs: run<true>() if it changes scores.
 template <class Config, class Problem, class Run>
 LaunchResult run_main(const Problem& problem, const Run& run) {
   if constexpr (attention::GivesSlopes<typename Config::Args>)
     return run.template operator()<true>();
-  else if (problem.cap > 0 || problem.args.alibi_slopes.data != nullptr)
+  else if (changes_scores(problem))
     return run.template operator()<true>();
   else
     return run.template operator()<false>();

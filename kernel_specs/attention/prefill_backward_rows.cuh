@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "attention/backward_product.cuh"
 #include "attention/prefill_backward_any_lengths.cuh"
 #include "attention/prefill_backward_problem.h"
 #include "integers.h"
@@ -31,11 +32,24 @@ struct BlockOfQueries {
     region = queries_of<Config>(args, problem.sequences, sequence);
     block = place - region.first_block;
   }
-  // Thread blocks of the kernel after the main one are in the call's order, if it has one: a
-  // sequence's blocks of a head come one after the other.
+  // The call's index-th block in its order: a sequence's blocks of a head come one after the other.
+  // One past the last does not exist.
+  __device__ BlockOfQueries(const Problem& problem, int of_call)
+      : head(0), index(0), block(0), sequence(0), region{} {
+    const int heads = static_cast<int>(problem.args.H);
+    const auto& order = problem.order;
+    if (of_call / heads >= __ldcg(order.counts + 1)) return;
+    sequence = __ldcg(order.query_sequences + of_call / heads);
+    region = queries_of<Config>(problem.args, problem.sequences, sequence);
+    const int blocks = ceil_div(region.rows, Config::B_r);
+    const int at = of_call - __ldcg(order.first_query_places + sequence) * heads;
+    head = at / blocks, block = at % blocks;
+    index = head * problem.query_blocks + region.first_block + block;
+  }
+  // Thread blocks of the kernel after the main one are in the call's order, if it has one.
   __device__ static BlockOfQueries to_finish(const Problem& problem) {
     if constexpr (requires { problem.order; })
-      return BlockOfQueries(problem, problem.order);
+      return BlockOfQueries(problem, static_cast<int>(blockIdx.x));
     else
       return BlockOfQueries(problem);
   }
@@ -45,20 +59,6 @@ struct BlockOfQueries {
   }
   // False if no sequence has the block.
   __device__ bool exists() const { return block * Config::B_r < region.rows; }
-
- private:
-  template <class Order>
-  __device__ BlockOfQueries(const Problem& problem, const Order& order)
-      : head(0), index(0), block(0), sequence(0), region{} {
-    const int heads = static_cast<int>(problem.args.H), of_call = static_cast<int>(blockIdx.x);
-    if (of_call / heads >= __ldcg(order.counts + 1)) return;
-    sequence = __ldcg(order.query_sequences + of_call / heads);
-    region = queries_of<Config>(problem.args, problem.sequences, sequence);
-    const int blocks = ceil_div(region.rows, Config::B_r);
-    const int at = of_call - __ldcg(order.first_query_places + sequence) * heads;
-    head = at / blocks, block = at % blocks;
-    index = head * problem.query_blocks + region.first_block + block;
-  }
 };
 
 // dQ of queries before the first sequence, by the thread block of its first queries.
@@ -70,10 +70,50 @@ __device__ inline void clear_queries_before(const Problem& problem, const Block&
                              static_cast<int>(threadIdx.x), static_cast<int>(blockDim.x));
 }
 
-// D, the sum of dO O, and the log-sum-exp as a power of two, of each query, and a dQ of zero if it
-// is not stored. A row without keys has an infinite log-sum-exp, so that its probabilities are 0; a
-// row of no sequence one of -inf. As many neighbouring lanes share a row as it has 16 bytes, or the
-// next power of two.
+// Keeps D, the sum of dO O, and the log-sum-exp as a power of two, of a row of a block; the latter
+// is returned. Of a row without keys it is infinite, so that its probabilities are 0, and D is 0 as
+// well; of a row of no sequence it is -inf.
+template <class Config, class Problem>
+__device__ __forceinline__ float keep_values(const Problem& problem,
+                                             const BlockOfQueries<Config, Problem>& at, int place,
+                                             float& sum) {
+  const auto& args = problem.args;
+  const int row = at.block * Config::B_r + place;
+  float log_sum = -INFINITY;
+  if (row >= at.region.begin && row < at.region.end) {
+    const float* const lse = args.lse.template as<const float>() +
+                             at.region.entry * args.lse.stride[0] + at.head * args.lse.stride[1];
+    log_sum = lse[(std::int64_t{at.region.first_row} + row) * args.lse.stride[2]];
+    if (log_sum == -INFINITY) log_sum = INFINITY, sum = 0;
+  } else {
+    sum = 0;
+  }
+  const std::int64_t to = std::int64_t{at.index} * Config::B_r + place;
+  // With dropout all is divided by 1 - p at the end.
+  problem.deltas[to] = sum;
+  if constexpr (attention::DropsOut<typename Config::Args>)
+    problem.deltas[to] = sum * (1 - args.dropout_p);
+  problem.log_sums[to] = log_sum * kLog2E;
+  return log_sum;
+}
+
+// A block's dQ of zero.
+template <class Config, class Problem>
+__device__ __forceinline__ void clear_block(const Problem& problem, int index) {
+  auto* const dq = reinterpret_cast<float4*>(problem.dq + std::int64_t{index} *
+                                                              (Config::B_r * Config::padded_head));
+  for (int i = static_cast<int>(threadIdx.x); i < Config::B_r * Config::padded_head / 4; i += 256)
+    dq[i] = float4{0, 0, 0, 0};
+}
+template <class Problem>
+__device__ __forceinline__ void clear_counters(const Problem& problem) {
+  for (std::int64_t i = blockIdx.x * 256 + threadIdx.x; i < problem.counter_count;
+       i += gridDim.x * 256)
+    problem.counters[i] = 0;
+}
+
+// The values of each query, and a dQ of zero if it is not stored. As many neighbouring lanes share
+// a row as it has 16 bytes, or the next power of two.
 template <class Config, class Problem>
 __device__ __forceinline__ void prepare_block(const Problem& problem) {
   using Element = typename Config::dtype;
@@ -83,9 +123,7 @@ __device__ __forceinline__ void prepare_block(const Problem& problem) {
   const auto& args = problem.args;
   const BlockOfQueries<Config, Problem> at(problem);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes;
-  for (std::int64_t i = blockIdx.x * 256 + thread; i < problem.counter_count; i += gridDim.x * 256)
-    problem.counters[i] = 0;
-  const std::int64_t first = std::int64_t{at.index} * Config::B_r;
+  clear_counters(problem);
   float of_sink = 0;
   if (at.exists()) {
     const int first_row = at.block * Config::B_r;
@@ -103,40 +141,21 @@ __device__ __forceinline__ void prepare_block(const Problem& problem) {
         gradients[i] = __ldcg(reinterpret_cast<const uint4*>(dout + row * args.dout.stride[1]));
       }
     });
-    auto* const dq = reinterpret_cast<float4*>(problem.dq + first * Config::padded_head);
     if (!problem.stores_first ||
         (problem.one_counter && at.block == (at.region.end - 1) / Config::B_r))
-      for (int i = thread; i < Config::B_r * Config::padded_head / 4; i += 256)
-        dq[i] = float4{0, 0, 0, 0};
+      clear_block<Config>(problem, at.index);
     const float sink = args.s_aux.data == nullptr || args.ds_aux.data == nullptr
                            ? -INFINITY
                            : static_cast<float>(*args.s_aux.template at<const Element>(at.head));
     unroll<kPasses>([&](int i) {
-      float sum = 0;
-      const auto add = [&](std::uint32_t x, std::uint32_t y) {
-        const float2 a = ptx::unpack<Element>(x), b = ptx::unpack<Element>(y);
-        sum += a.x * b.x + a.y * b.y;
-      };
-      add(outputs[i].x, gradients[i].x), add(outputs[i].y, gradients[i].y);
-      add(outputs[i].z, gradients[i].z), add(outputs[i].w, gradients[i].w);
+      float sum = attention_backward::product<Element>(outputs[i], gradients[i]);
       for (int distance = kLanes / 2; distance > 0; distance /= 2)
         sum += __shfl_xor_sync(~0u, sum, distance);
-      const int place = i * kRowsAtOnce + thread / kLanes, row = first_row + place;
+      const int place = i * kRowsAtOnce + thread / kLanes;
       if (lane != 0 || place >= Config::B_r) return;
-      float log_sum = -INFINITY;
-      if (row >= at.region.begin && row < at.region.end) {
-        const float* const lse = args.lse.template as<const float>() +
-                                 at.region.entry * args.lse.stride[0] +
-                                 at.head * args.lse.stride[1];
-        log_sum = lse[(std::int64_t{at.region.first_row} + row) * args.lse.stride[2]];
-        if (log_sum == -INFINITY) log_sum = INFINITY, sum = 0;
-        if (sink > -INFINITY) of_sink += ptx::exp2((sink - log_sum) * kLog2E) * sum;
-      }
-      // With dropout all is divided by 1 - p at the end.
-      problem.deltas[first + place] = sum;
-      if constexpr (attention::DropsOut<typename Config::Args>)
-        problem.deltas[first + place] = sum * (1 - args.dropout_p);
-      problem.log_sums[first + place] = log_sum * kLog2E;
+      const float log_sum = keep_values(problem, at, place, sum);
+      if (sink > -INFINITY && log_sum != -INFINITY)
+        of_sink += ptx::exp2((sink - log_sum) * kLog2E) * sum;
     });
   }
   if constexpr (attention::GivesSlopes<typename Config::Args>)

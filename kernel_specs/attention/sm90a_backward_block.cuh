@@ -10,6 +10,7 @@
 #include "attention/sm90a_backward_by_keys_consumer.cuh"
 #include "attention/sm90a_backward_consumer.cuh"
 #include "attention/sm90a_backward_producer.cuh"
+#include "attention/sm90a_backward_sum_maker.cuh"
 #include "attention/sm90a_backward_wide_consumer.cuh"
 #include "ptx/dependent_launch.cuh"
 #include "ptx/shared_memory.cuh"
@@ -32,7 +33,7 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
     if constexpr (Sequences::kPersistent)
       ManyTiles(shared.tile()).initialise(4 * Config::n_warpgroups + kWriters<Config>);
     if constexpr (Sequences::kMakesSums)
-      Sequences::sum_maker(problem, shared).initialise_barriers();
+      SumMaker<Config, Sequences>(problem, Sequences::sum_boxes(shared)).initialise_barriers();
     shared.initialise_barriers();
   }
   if (threadIdx.x == 32) {
@@ -57,7 +58,8 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
         ptx::let_next_kernel_start();
       }
     if constexpr (Sequences::kMakesSums)
-      if (threadIdx.x / 32 == 3) Sequences::sum_maker(problem, shared).run();
+      if (threadIdx.x / 32 == 3)
+        SumMaker<Config, Sequences>(problem, Sequences::sum_boxes(shared)).run();
     if constexpr (!kConsumersAdd<Config>)
       if (threadIdx.x / 32 == 1 || kWriters<Config> == 2 && threadIdx.x / 32 == 3)
         QueryGradientWriter<Config, Sequences>(problem, shared).run();

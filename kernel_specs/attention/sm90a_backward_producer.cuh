@@ -76,7 +76,7 @@ class Producer {
       const auto place = Sequences::template place_of<false>(tiles(), n);
       if (Sequences::template is_past<false>(problem_, place)) return;
       const Tile tile = Sequences::tile_at(problem_, place);
-      if constexpr (Sequences::kMakesSums) Sequences::SumMaker::wait_for_sums(problem_, tile);
+      if constexpr (Sequences::kMakesSums) Sequences::wait_for_sums(problem_, tile);
       i = load_steps(tile, i);
       ptx::mbarrier_arrive(tiles().loaded());
     }

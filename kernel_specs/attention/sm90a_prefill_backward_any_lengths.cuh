@@ -8,9 +8,11 @@
 
 #include "attention/dropout.cuh"
 #include "attention/prefill_backward_any_lengths.cuh"
+#include "attention/prefill_backward_rows.cuh"
 #include "attention/sm90a_backward_producer.cuh"
 #include "attention/sm90a_backward_scores.cuh"
 #include "attention/sm90a_backward_shared_memory.cuh"
+#include "attention/sm90a_backward_sum_maker.cuh"
 #include "attention/sm90a_backward_trace.cuh"
 #include "attention/sm90a_backward_wide_shared_memory.cuh"
 #include "attention/sm90a_prefill_backward_order.cuh"
@@ -42,8 +44,14 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     if constexpr (requires { Config::persistent; }) return Config::persistent;
     return false;
   }();
-  static constexpr int kTileBytes =
-      kMayBePersistent ? ManyTiles::kBytes + ManyTiles::kDescriptions * sizeof(Tile) : sizeof(Tile);
+  // True if a warp makes D beside the products, unless scores are changed.
+  static constexpr bool kMayMakeSums = [] {
+    if constexpr (requires { Config::makes_sums; }) return Config::makes_sums;
+    return false;
+  }();
+  static constexpr int kTilesBytes = ManyTiles::kBytes + ManyTiles::kDescriptions * sizeof(Tile);
+  static constexpr int kTileBytes = (kMayBePersistent ? kTilesBytes : sizeof(Tile)) +
+                                    (kMayMakeSums ? attention_backward::sm90a::kSumMakerBytes : 0);
   using Shared = std::conditional_t<kIsWide<Config>,
                                     attention_backward::sm90a::WideSharedMemory<Config, kTileBytes>,
                                     attention_backward::sm90a::SharedMemory<Config, kTileBytes>>;
@@ -54,7 +62,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   static constexpr bool kGivesSlopes = attention::GivesSlopes<typename Config::Args>;
   static constexpr bool kCleans = true;
   static constexpr bool kPersistent = kMayBePersistent && !kChanges;
-  static constexpr bool kMakesSums = false;
+  static constexpr bool kMakesSums = kMayMakeSums && kPersistent;
   static constexpr bool kDropsOut = attention::DropsOut<typename Config::Args>;
 
   __device__ __forceinline__ static NoTrace trace(const Problem&, int, int) { return {}; }
@@ -117,6 +125,49 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     if (problem.tiles_done == nullptr || tile.key_block * Config::B_c >= tile.key_rows) return;
     const int kv_heads = static_cast<int>(problem.args.Hk);
     ptx::add_release(problem.tiles_done + tile.sequence * kv_heads + tile.kv_head, 1);
+  }
+
+  // The index-th part of the rows whose values the main kernel makes: a block of queries.
+  class alignas(16) Rows {
+   public:
+    __device__ __forceinline__ Rows(const Problem& problem, int index) : at_(problem, index) {}
+
+    __device__ __forceinline__ bool exist(const Problem&) const { return at_.exists(); }
+    __device__ __forceinline__ int row() const { return at_.region.first_row + first(); }
+    __device__ __forceinline__ int head() const { return at_.head; }
+    __device__ __forceinline__ int entry() const { return at_.region.entry; }
+    __device__ __forceinline__ void keep(const Problem& problem, int row, float sum) const {
+      if (row < Config::B_r) keep_values(problem, at_, row, sum);
+    }
+    __device__ __forceinline__ void say_done(const Problem& problem) const {
+      if (first() >= at_.region.end || first() + Config::B_r <= at_.region.begin) return;
+      const int kv_heads = static_cast<int>(problem.args.Hk);
+      ptx::add_release(problem.sums_done + at_.sequence * kv_heads + at_.head / problem.group, 1);
+    }
+
+   private:
+    __device__ __forceinline__ int first() const { return at_.block * Config::B_r; }
+
+    BlockOfQueries<Config, Problem> at_;
+  };
+  __device__ __forceinline__ static bool leaves_sums(const Problem& problem) {
+    return problem.next_sums != nullptr;
+  }
+  __device__ __forceinline__ static unsigned* next_sums(const Problem& problem) {
+    return problem.next_sums;
+  }
+  // Until D of all queries of a tile's heads is there, as far as they are used; by the thread that
+  // copies them.
+  __device__ __forceinline__ static void wait_for_sums(const Problem& problem, const Tile& tile) {
+    if (problem.next_sums == nullptr || tile.blocks <= 0) return;
+    const int blocks = (tile.end_query - 1) / Config::B_r + 1 - tile.first_query / Config::B_r;
+    const int kv_heads = static_cast<int>(problem.args.Hk);
+    ptx::wait_alone_for_counter(problem.sums_done + tile.sequence * kv_heads + tile.kv_head,
+                                problem.group * blocks);
+    ptx::fence_async_global();
+  }
+  __device__ __forceinline__ static std::uint32_t sum_boxes(const Shared& shared) {
+    return shared.tile() + kTilesBytes;
   }
 
   __device__ __forceinline__ static int query_row(const Tile& tile, int block) {

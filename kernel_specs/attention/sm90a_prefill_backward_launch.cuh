@@ -19,7 +19,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   using namespace flash_prefill_backward;
   using attention::sm90a::Layout, attention::sm90a::MappedTensor;
   using attention_backward::sm90a::kColumnsOfKeyPanel, attention_backward::sm90a::kConsumersAdd,
-      attention_backward::sm90a::kCountersOfBlock;
+      attention_backward::sm90a::kCountersOfBlock, attention_backward::sm90a::kRowsOfBox;
   using Element = typename Config::dtype;
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   const DeviceScope device(context.device);
@@ -50,11 +50,26 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   std::int64_t blocks = args.Hk * problem.key_blocks;
   problem.tiles = static_cast<int>(blocks);
   problem.multiprocessors = static_cast<int>(context.facts.sm_count);
+  // The main kernel makes D, as flash_backward's does, unless more follows from it, or all of dQ
+  // has to be zero before.
+  const bool leaves_sums = sm90a::AnyLengths<Config, false>::kMakesSums && has_queries &&
+                           has_keys && !changes_scores(problem) && args.ds_aux.data == nullptr &&
+                           problem.stores_first && args.o.stride[1] > 0 &&
+                           problem.tiles >= 6 * problem.multiprocessors &&
+                           blocks_seen<Config>(problem) >= 4;
+  if (leaves_sums)
+    for (const LaunchResult& result :
+         {encode_blocks("o", problem.o_rows, args.o, args.Dv, args.Tq, args.H, args.Nq, kRowsOfBox),
+          encode_blocks("dout", problem.dout_rows, args.dout, args.Dv, args.Tq, args.H, args.Nq,
+                        kRowsOfBox)})
+      if (result.error != nullptr) return result;
   if (has_queries) {
-    const std::int64_t done = problem.sequences * args.Hk;
-    const LaunchResult memory = allocate<Config>(
-        problem, context, Config::padded_head, kCountersOfBlock<Config>, 128 * Config::n_warpgroups,
-        1 + done, problem.key_blocks + problem.query_blocks + 3 * problem.sequences + 2);
+    // A list has one number for each key/value head of each sequence, after one for what is taken.
+    const std::int64_t done = 1 + problem.sequences * args.Hk;
+    const LaunchResult memory =
+        allocate<Config>(problem, context, Config::padded_head, kCountersOfBlock<Config>,
+                         128 * Config::n_warpgroups, (leaves_sums ? 2 : 1) * done,
+                         problem.key_blocks + problem.query_blocks + 3 * problem.sequences + 2);
     if (memory.error != nullptr) return memory;
     auto& order = problem.order;
     order.counts = reinterpret_cast<int*>(problem.counters + problem.counter_count);
@@ -63,13 +78,17 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
     order.first_query_places = order.first_key_places + problem.sequences;
     order.key_sequences = order.first_query_places + problem.sequences;
     order.query_sequences = order.key_sequences + problem.key_blocks;
-    problem.tiles_done = problem.counters + problem.counter_count - done;
-    problem.next_tile = problem.tiles_done - 1;
-    const LaunchResult result =
-        launch_cuda<&prepare_rows<Config>>({.grid = {args.H * problem.query_blocks},
-                                            .block = {256},
-                                            .shared_memory = sm90a::kOrderBytes},
-                                           context, problem);
+    problem.next_tile = problem.counters + problem.counter_count - done;
+    problem.tiles_done = problem.next_tile + 1;
+    if (leaves_sums) {
+      problem.next_sums = problem.next_tile - done;
+      problem.sums_done = problem.next_sums + 1;
+    }
+    const LaunchResult result = launch_cuda<&prepare_rows<Config>>(
+        {.grid = {args.H * (leaves_sums ? problem.sequences : problem.query_blocks)},
+         .block = {256},
+         .shared_memory = sm90a::kOrderBytes},
+        context, problem);
     if (result.error != nullptr) return result;
   }
   const auto run = [&]<bool kChangesScores>() {

@@ -19,7 +19,17 @@ template <class Config>
 __global__ void __launch_bounds__(256)
     prepare_rows(const __grid_constant__ sm90a::Problem<typename Config::Args> problem) {
   if (blockIdx.x == 0) sm90a::make_order<Config>(problem);
-  prepare_block<Config>(problem);
+  if (problem.next_sums == nullptr) return prepare_block<Config>(problem);
+  // The main kernel makes the values. A thread block has a head of a sequence.
+  ptx::let_next_kernel_start();
+  clear_counters(problem);
+  if (!problem.one_counter) return;
+  const int heads = static_cast<int>(problem.args.H);
+  const Region region =
+      queries_of<Config>(problem.args, problem.sequences, static_cast<int>(blockIdx.x) / heads);
+  if (region.end > 0)
+    clear_block<Config>(problem, static_cast<int>(blockIdx.x) % heads * problem.query_blocks +
+                                     region.first_block + (region.end - 1) / Config::B_r);
 }
 
 template <class Config>

@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <limits>
 
+#include "attention/backward_product.cuh"
 #include "attention/flash_backward/problem.h"
 #include "cuda_launch.cuh"
 #include "integers.h"
 #include "ptx/dependent_launch.cuh"
-#include "ptx/math.cuh"
 #include "register_tile.cuh"
 
 namespace kernelmint::flash_backward {
@@ -20,20 +20,8 @@ namespace kernelmint::flash_backward {
 // The rows of a thread block. One that makes no D has all rows of a head.
 inline constexpr int kRowsOfBlock = 64;
 
-// The sum of the products of eight elements.
-template <class Element>
-__device__ __forceinline__ float product(const uint4& x, const uint4& y) {
-  float sum = 0;
-  const auto add = [&](std::uint32_t x, std::uint32_t y) {
-    const float2 a = ptx::unpack<Element>(x), b = ptx::unpack<Element>(y);
-    sum += a.x * b.x + a.y * b.y;
-  };
-  add(x.x, y.x), add(x.y, y.y), add(x.z, y.z), add(x.w, y.w);
-  return sum;
-}
-
-// A row's log-sum-exp as a power of two. A row without keys, or past the last query, has an
-// infinite one, so that its probabilities are 0; without keys, its D is 0, too.
+// A row's log-sum-exp as a power of two. A row past the last query, or without keys, has an
+// infinite one, so that its probabilities are 0. D of a row without keys is 0 as well.
 template <class Config>
 __device__ __forceinline__ float log_sum_of_row(const Problem<typename Config::Args>& problem,
                                                 int batch, int head, int query, float& sum) {
@@ -92,19 +80,20 @@ __global__ void __launch_bounds__(256)
   });
   const std::int64_t row = (std::int64_t{batch} * heads + head) * padded;
   if constexpr (kCountsTiles<Config>)
-    if (blockIdx.x == 0 && thread == 0) *problem.next_tile = 0;
-  if constexpr (kLeavesSums<Config>)
-    if (blockIdx.x == 0 && thread == 0) *next_sums(problem) = 0;
+    if (blockIdx.x == 0 && thread == 0) {
+      *problem.next_tile = 0;
+      if constexpr (kLeavesSums<Config>) *next_sums(problem) = 0;
+    }
   if (first_row == 0) {
     unsigned* const counters =
         problem.counters + (std::int64_t{batch} * heads + head) * problem.counters_of_head;
     for (int i = thread; i < problem.counters_of_head; i += 256) counters[i] = 0;
     if constexpr (kCountsTiles<Config>)
-      if (thread == 0 && head % problem.group == 0)
-        problem.tiles_done[batch * args.Hk + head / problem.group] = 0;
-    if constexpr (kLeavesSums<Config>)
-      if (thread == 0 && head % problem.group == 0)
-        next_sums(problem)[1 + batch * args.Hk + head / problem.group] = 0;
+      if (thread == 0 && head % problem.group == 0) {
+        const std::int64_t kv_head = batch * args.Hk + head / problem.group;
+        problem.tiles_done[kv_head] = 0;
+        if constexpr (kLeavesSums<Config>) next_sums(problem)[1 + kv_head] = 0;
+      }
   }
   auto* const dq = reinterpret_cast<float4*>(problem.dq + (row + first_row) * Config::padded_head);
   const int rows = min(most_rows, padded - first_row);
@@ -113,7 +102,7 @@ __global__ void __launch_bounds__(256)
     dq[i] = float4{0, 0, 0, 0};
   if (!sums) return;
   unroll<kUnrolled>([&](int i) {
-    float sum = product<Element>(outputs[i], gradients[i]);
+    float sum = attention_backward::product<Element>(outputs[i], gradients[i]);
     for (int distance = kLanes / 2; distance > 0; distance /= 2)
       sum += __shfl_xor_sync(~0u, sum, distance);
     const int query = first + i * kRowsAtOnce;

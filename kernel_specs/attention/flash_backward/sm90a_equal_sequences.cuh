@@ -4,12 +4,13 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "attention/flash_backward/prepare.cuh"
 #include "attention/flash_backward/problem.h"
 #include "attention/flash_backward/sm90a_problem.h"
-#include "attention/flash_backward/sm90a_sum_maker.cuh"
 #include "attention/flash_backward/sm90a_trace.cuh"
 #include "attention/sm90a_backward_producer.cuh"
 #include "attention/sm90a_backward_shared_memory.cuh"
+#include "attention/sm90a_backward_sum_maker.cuh"
 #include "attention/sm90a_backward_wide_shared_memory.cuh"
 #include "integers.h"
 #include "ptx/atomic.cuh"
@@ -24,10 +25,8 @@ template <class Config>
 struct EqualSequences {
   static constexpr bool kPersistent = Config::persistent;  // a thread block has many tiles
   static constexpr bool kMakesSums = kLeavesSums<Config>;
-  static constexpr int kTileBytes = [] {
-    if constexpr (kMakesSums) return ManyTiles::kBytes + SumMaker<Config>::kBytes;
-    return kPersistent ? ManyTiles::kBytes : 0;
-  }();
+  static constexpr int kTileBytes =
+      (kPersistent ? ManyTiles::kBytes : 0) + (kMakesSums ? kSumMakerBytes : 0);
   using Problem = sm90a::Problem<typename Config::Args>;
   using Tile = flash_backward::Tile;
   using Trace = sm90a::Trace<Config>;
@@ -38,10 +37,60 @@ struct EqualSequences {
   static constexpr bool kDropsOut = false;
   static constexpr bool kCleans = false;  // rows beside a sequence may be multiplied
 
-  using SumMaker = sm90a::SumMaker<Config>;
-  __device__ __forceinline__ static SumMaker sum_maker(const Problem& problem,
-                                                       const Shared& shared) {
-    return SumMaker(problem, shared.tile() + ManyTiles::kBytes);
+  // The index-th part of the rows whose values the main kernel makes: head after head.
+  class alignas(16) Rows {
+   public:
+    __device__ __forceinline__ Rows(const Problem& problem, int index)
+        : row_(index % parts(problem) * kRowsOfPart) {
+      const int heads = static_cast<int>(problem.args.H);
+      const int of_call = problem.kv_heads_ahead * problem.group + index / parts(problem);
+      head_ = of_call % heads, batch_ = of_call / heads;
+    }
+
+    __device__ __forceinline__ bool exist(const Problem& problem) const {
+      return batch_ < static_cast<int>(problem.args.B);
+    }
+    __device__ __forceinline__ int row() const { return row_; }
+    __device__ __forceinline__ int head() const { return head_; }
+    __device__ __forceinline__ int entry() const { return batch_; }
+    // Keeps D and the log-sum-exp of a row of the part.
+    __device__ __forceinline__ void keep(const Problem& problem, int row, float sum) const {
+      const int query = row_ + row, padded = problem.query_blocks * Config::B_r;
+      if (query >= padded) return;
+      const float log_sum = log_sum_of_row<Config>(problem, batch_, head_, query, sum);
+      const std::int64_t at =
+          (std::int64_t{batch_} * static_cast<int>(problem.args.H) + head_) * padded + query;
+      problem.deltas[at] = sum;
+      problem.log_sums[at] = log_sum;
+    }
+    __device__ __forceinline__ void say_done(const Problem& problem) const {
+      const int kv_head = batch_ * static_cast<int>(problem.args.Hk) + head_ / problem.group;
+      ptx::add_release(flash_backward::next_sums(problem) + 1 + kv_head, 1);
+    }
+    __device__ __forceinline__ static int parts(const Problem& problem) {
+      return ceil_div(problem.query_blocks * Config::B_r, kRowsOfPart);
+    }
+
+   private:
+    int row_, head_, batch_;
+  };
+  __device__ __forceinline__ static bool leaves_sums(const Problem& problem) {
+    return problem.kv_heads_ahead < static_cast<int>(problem.args.B * problem.args.Hk);
+  }
+  __device__ __forceinline__ static unsigned* next_sums(const Problem& problem) {
+    return flash_backward::next_sums(problem);
+  }
+  // Until D of all rows of a tile's queries is there; by the thread that copies them.
+  __device__ __forceinline__ static void wait_for_sums(const Problem& problem, const Tile& tile) {
+    const int kv_head = tile.batch * static_cast<int>(problem.args.Hk) + tile.kv_head;
+    if (kv_head < problem.kv_heads_ahead) return;
+    ptx::wait_alone_for_counter(next_sums(problem) + 1 + kv_head,
+                                problem.group * Rows::parts(problem));
+    ptx::fence_async_global();
+  }
+  // Where its shared memory begins.
+  __device__ __forceinline__ static std::uint32_t sum_boxes(const Shared& shared) {
+    return shared.tile() + ManyTiles::kBytes;
   }
 
   // The tile of the thread block. find_tile is called once before, by a whole warp.

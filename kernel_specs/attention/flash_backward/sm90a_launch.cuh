@@ -9,6 +9,7 @@
 #include "attention/flash_backward/prepare.cuh"
 #include "attention/flash_backward/sm90a_problem.h"
 #include "attention/flash_backward/sm90a_rows.cuh"
+#include "attention/sm90a_backward_sum_maker.cuh"
 #include "attention/sm90a_tensor_maps.cuh"
 #include "cuda_launch.cuh"
 
@@ -30,13 +31,18 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   // If the warpgroups add dQ, each warp's tile has a counter, or all of dQ is zero before.
   problem.counters_of_head =
       Config::deterministic ? problem.query_blocks * kCountersOfBlock<Config> : 1;
-  problem.first_zero = kConsumersAdd<Config> && !Config::deterministic
+  problem.first_zero = Config::deterministic ? problem.query_blocks * Config::B_r
+                       : kConsumersAdd<Config>
                            ? 0
                            : std::max(problem.query_blocks - 1, 0) * Config::B_r;
-  // The heads of the first section need D at once, those after it later. An output that has no map
-  // is read by the first kernel.
-  const bool leaves_sums = flash_backward::kLeavesSums<Config> && has_queries && has_keys &&
-                           problem.last_section > 0 && args.o.stride[1] > 0;
+  // The heads of the first section need D at once, those after it later, if multiprocessors have
+  // enough tiles; beside the products of few blocks of keys there is no time for it. An output that
+  // has no map is read by the first kernel.
+  problem.tiles = static_cast<int>(kv_heads * problem.key_blocks);
+  const bool leaves_sums = flash_backward::kLeavesSums<Config> && has_queries &&
+                           problem.last_section > 0 && args.o.stride[1] > 0 &&
+                           problem.tiles >= 6 * context.facts.sm_count &&
+                           problem.key_blocks >= (Config::causal ? 4 : 2);
   problem.kv_heads_ahead = leaves_sums ? problem.section_heads : static_cast<int>(kv_heads);
   // A map has no empty extent; a tensor with an empty extent is not read.
   const auto encode_blocks = [&](const char* name, MappedTensor& mapped,
@@ -63,8 +69,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
     if (result.error != nullptr) return result;
   }
   if (has_keys) {
-    std::int64_t blocks = kv_heads * problem.key_blocks;
-    problem.tiles = static_cast<int>(blocks);
+    std::int64_t blocks = problem.tiles;
     if (Config::persistent && has_queries)
       blocks = std::min<std::int64_t>(blocks, context.facts.sm_count);
     const LaunchResult result = launch_cuda<&flash_backward::flash_backward_sm90a<Config>>(

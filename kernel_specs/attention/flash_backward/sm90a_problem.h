@@ -12,8 +12,6 @@ namespace kernelmint::flash_backward::sm90a {
 using namespace attention::sm90a;
 using namespace attention_backward::sm90a;
 
-inline constexpr int kRowsOfBox = 32;
-
 template <class Arguments>
 struct Problem : flash_backward::Problem<Arguments> {
   MappedTensor q, dout;  // [B, H, Sq, D], in boxes of B_r rows by 64 columns

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,14 @@ class Call(Inputs):
             assert error <= allowed, (name, error, allowed)
 
 
+@pytest.fixture
+def two_multiprocessors() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)  # the emulator's multiprocessors
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
 @pytest.mark.parametrize("key", slow_if(lambda key: "-d64-" not in key, HERE))
 @pytest.mark.parametrize(
@@ -134,17 +143,13 @@ def test_the_emulated_are_right(
         "bf16-d256-causal-r64-c80-q2-s1-v0", "bf16-d256-causal-det-r64-c80-q2-s1-v0",
     ])
 )  # fmt: skip
+@pytest.mark.usefixtures("two_multiprocessors")  # of four tiles two go from the diagonal on
 def test_tiles_go_there_and_back(config: str) -> None:
     key = f"{EMULATED}flash_backward.sm90a.{config}"
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)  # multiprocessors: of four tiles two go from the diagonal on
-    try:
-        for seq_len_q, seq_len_k, batch, heads, kv_heads in (
-            (512, 512, 1, 4, 2), (700, 500, 1, 3, 1), (500, 700, 2, 4, 1),
-        ):  # fmt: skip
-            Call(key, seq_len_q, seq_len_k, batch=batch, heads=heads, kv_heads=kv_heads).check()
-    finally:
-        torch.set_num_threads(threads)
+    for seq_len_q, seq_len_k, batch, heads, kv_heads in (
+        (512, 512, 1, 4, 2), (700, 500, 1, 3, 1), (500, 700, 2, 4, 1),
+    ):  # fmt: skip
+        Call(key, seq_len_q, seq_len_k, batch=batch, heads=heads, kv_heads=kv_heads).check()
 
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
@@ -154,20 +159,16 @@ def test_tiles_go_there_and_back(config: str) -> None:
         "bf16-d64-causal-det-r128-c128-q2-s2-v8", "bf16-d64-det-r128-c128-q2-s2-v8",
     ])
 )  # fmt: skip
+@pytest.mark.usefixtures("two_multiprocessors")  # a section is one head
 def test_the_main_kernel_makes_d_of_heads_after_the_first_section(config: str) -> None:
     key = f"{EMULATED}flash_backward.sm90a.{config}"
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)  # multiprocessors: a section is one head
-    try:
-        for seq_len_q, seq_len_k, batch, heads, kv_heads in (
-            (300, 260, 2, 4, 2), (1, 260, 3, 2, 2), (260, 1, 1, 8, 8),
-        ):  # fmt: skip
-            call = Call(key, seq_len_q, seq_len_k, batch=batch, heads=heads, kv_heads=kv_heads)
-            call.check()
-        call.o = call.o[:, :1].expand_as(call.o)  # one row: the first kernel makes D
+    for seq_len_q, seq_len_k, batch, heads, kv_heads in (
+        (300, 400, 2, 4, 2), (1, 400, 3, 2, 2), (260, 390, 1, 3, 3),
+    ):  # fmt: skip
+        call = Call(key, seq_len_q, seq_len_k, batch=batch, heads=heads, kv_heads=kv_heads)
         call.check()
-    finally:
-        torch.set_num_threads(threads)
+    call.o = call.o[:, :1].expand_as(call.o)  # one row: the first kernel makes D
+    call.check()
 
 
 def test_each_call_of_sm80_has_a_kernel_for_blocks_of_99_kib() -> None:
@@ -268,11 +269,12 @@ def test_what_is_not_finite_reaches_only_who_sees_it(key: str, name: str) -> Non
 )  # fmt: skip
 def test_hidden_values_that_are_not_finite_reach_no_gradient(key: str) -> None:
     """In a block some queries see them. Each entry of the batch has others."""
-    # Ten key/value heads: on a GPU two sections, so that the main kernel makes D of the last ones.
-    call = Call(key, 150, 170, batch=5, heads=4, kv_heads=2)
+    # On a GPU so many tiles that the main kernel makes D.
+    kv_heads = 2 if key.startswith(EMULATED) or ".cpu." in key else 40
+    call = Call(key, 150, 400, batch=5, heads=2 * kv_heads, kv_heads=kv_heads)
     call.q[0, 70, 0, 3] = math.nan
-    call.k[1, 70, 0, 3] = math.inf
-    call.v[2, 165, 0, 3] = -math.inf
+    call.k[1, 300, 0, 3] = math.inf
+    call.v[2, 395, 0, 3] = -math.inf
     call.dout[3, 70, 1, 3] = math.inf
     call.q[4, 100:, 1, 3] = -math.inf
     call.attend()

@@ -16,7 +16,7 @@ from torch import Tensor
 import runtime
 from kernel_specs.attention.reference import prefill, slopes_backward
 from tests.kernels.lengths import EMULATED, Inputs, keys_of
-from tests.slow import slow_if
+from tests.slow import slow_after, slow_if
 
 HERE, ON_GPU = keys_of(
     "flash_prefill_backward", "*.sm90a.bf16-d64-r*", "*.sm90a.fp16-d64-det*",
@@ -105,13 +105,16 @@ class Call(Inputs):
     def inputs(self) -> tuple[Tensor, ...]:
         return self.dout, self.q, self.k, self.v, self.o, self.lse
 
-    def check(self, **_: Any) -> None:
+    def check(self, *, asks_ds_aux: bool = True, **_: Any) -> None:
         like = {"dq": self.q, "dk": self.k, "dv": self.v}
         if self.gives_slopes:
             like["dalibi_slopes"] = self.options["alibi_slopes"]
-        like["ds_aux"] = self.q[0, 0, :, 0]
+        if asks_ds_aux:
+            like["ds_aux"] = self.q[0, 0, :, 0]
         outputs = {name: torch.full_like(tensor, math.nan) for name, tensor in like.items()}
-        self.kernel(*self.inputs, **self.options, return_ds_aux=True, out=(*outputs.values(),))
+        self.kernel(
+            *self.inputs, **self.options, return_ds_aux=asks_ds_aux, out=(*outputs.values(),)
+        )
         names = ("dq", "dk", "dv", "dalibi_slopes", "ds_aux")
         exact = dict(zip(names, slopes_backward(*self.inputs, **self.options), strict=True))
         for name, ours in outputs.items():
@@ -223,6 +226,25 @@ def test_hidden_values_that_are_not_finite_reach_no_gradient(key: str, call: Any
             getattr(broken, name)[0, 50, 0, 3] = bad
             broken.attend()
             broken.check()
+
+
+MAKE_D = [key for key in (*HERE, *ON_GPU) if ".sm90a." in str(key) and "-d64-" in str(key)]
+
+
+@pytest.mark.parametrize("window", [(-1, 0), *slow_after(0, [((400, 0),), ((-1, -1),)])], ids=str)
+@pytest.mark.parametrize("key", MAKE_D)
+def test_the_main_kernel_makes_d_of_long_sequences(key: str, window: tuple[int, int]) -> None:
+    LENGTHS["long"] = ([1100, 900], [1100, 1000])
+    heads = (2, 1) if key.startswith(EMULATED) else (45, 45)  # so many tiles are enough
+    call = Call(key, "long", window, 0.0, False, False, (48, 24), heads)
+    call.options["seqused_q"] = call.ints([1000, 900])
+    call.attend()
+    for tensor in (call.q, call.dout):
+        tensor[0, 1000:1100] = math.nan
+    call.check(asks_ds_aux=False)
+    call.q[0, 700, 0, 3] = call.dout[0, 1700, 1, 3] = math.inf
+    call.attend()
+    call.check(asks_ds_aux=False)
 
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
