@@ -2,7 +2,8 @@
 // compute. The block owns a block of keys: dK and dV stay in registers while all blocks of queries
 // that see these keys pass by. S and dP are made transposed, 64 keys of a warpgroup by the queries,
 // so that P and dS are left operands in registers; dS goes through shared memory for dQ, to which
-// all blocks of keys add. Wide heads have consumers of their own: WideConsumer's add dQ themselves.
+// all blocks of keys add. Wide heads have consumers of their own: WideConsumer's add dQ themselves,
+// and a warp says when.
 #pragma once
 
 #include <type_traits>
@@ -60,9 +61,12 @@ __device__ __forceinline__ void run_block(const typename Sequences::Problem& pro
     if constexpr (Sequences::kMakesSums)
       if (threadIdx.x / 32 == 3)
         SumMaker<Config, Sequences>(problem, Sequences::sum_boxes(shared)).run();
-    if constexpr (!kConsumersAdd<Config>)
+    if constexpr (kConsumersAdd<Config>) {
+      if (threadIdx.x / 32 == 1) TurnKeeper<Config, Sequences>(problem, shared).run();
+    } else {
       if (threadIdx.x / 32 == 1 || kWriters<Config> == 2 && threadIdx.x / 32 == 3)
         QueryGradientWriter<Config, Sequences>(problem, shared).run();
+    }
   } else {
     ptx::increase_registers<Config::consumer_registers>();
     using Consumer =

@@ -275,4 +275,47 @@ class QueryGradientWriter {
   bool is_next_;   // the next step, of all tiles, is this warp's
 };
 
+// One warp, where the warpgroups add dQ to memory themselves: tells them when it is a step's turn,
+// and the blocks of keys after theirs when the step is in memory, which they need not wait for.
+template <class Config, class Sequences>
+class TurnKeeper {
+  using Shared = typename Sequences::Shared;
+  using Problem = typename Sequences::Problem;
+  using Tile = typename Sequences::Tile;
+
+ public:
+  __device__ TurnKeeper(const Problem& problem, const Shared& shared)
+      : problem_(problem), shared_(shared) {}
+
+  __device__ void run() const {
+    ptx::wait_for_kernel_ahead();
+    const Tile first_tile = Sequences::tile(problem_, shared_);
+    const int steps = first_tile.blocks * problem_.group;
+    const bool is_one = ptx::reread_thread_index() % 32 == 0;
+    unsigned seen = 0;  // the counter's last value
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      const Tile tile = Sequences::tile_in_step(problem_, first_tile, shared_.tile());
+      const auto [block, index] = Sequences::block_of_step(problem_, tile, step);
+      const Turn turn = Sequences::turn(problem_, tile, index, block, step);
+      if (!Sequences::one_counter(problem_)) seen = 0;
+      if (is_one) {
+        while (seen < turn.least) seen = ptx::load_acquire(turn.counter);
+        ptx::store_shared(shared_.turn(), static_cast<std::uint32_t>(turn.stores ? ~index : index));
+      }
+      __syncwarp();
+      for (int warpgroup = 0; warpgroup < Config::n_warpgroups; ++warpgroup)
+        ptx::named_barrier_arrive(kTurnCome + warpgroup, 160);
+      ptx::named_barrier_sync(kPartFull, 128 * Config::n_warpgroups + 32);
+      if ((Config::deterministic || turn.stores) && is_one)
+        ptx::store_release(turn.counter, turn.least + 1);
+      __syncwarp();
+    }
+  }
+
+ private:
+  const Problem& problem_;
+  const Shared shared_;
+};
+
 }  // namespace kernelmint::attention_backward::sm90a

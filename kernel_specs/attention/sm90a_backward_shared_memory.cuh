@@ -36,12 +36,6 @@ inline constexpr int kPanelsOfWarpgroup = Config::d_head / 64 / Config::n_warpgr
 template <class Config>
 inline constexpr int kColumnsOfKeyPanel = Config::by_keys ? 32 : 64;
 
-// The counters of a block of dQ. If the warpgroups add it, each warp's tile has one, if dQ has to
-// be the same each time.
-template <class Config>
-inline constexpr int kCountersOfBlock =
-    kConsumersAdd<Config> && Config::deterministic ? 4 * Config::n_warpgroups : 1;
-
 // The queries of a warpgroup's part of dQ: 64 columns, which are half of them, or all, but of half
 // the queries.
 template <class Config>
@@ -194,14 +188,15 @@ class SharedMemory : public Rings {
 // Named barriers. dS of all warpgroups is there; a warpgroup's part of dQ may be written, or has
 // been, which it and the warp that adds dQ share, of a pair of warps each with its own barrier;
 // rows beside a sequence are zero; for wide heads, P of all warpgroups is there, or a warpgroup's
-// own, and the other one has read its dS.
+// own, and the other one has read its dS; it is the turn of a warpgroup that adds its part of dQ.
 enum NamedBarrier {
   kScoresMade = 1,
   kPartEmpty = 2,
   kPartFull = 4,
   kCleaned = 8,
   kProbabilitiesMade = 9,
-  kScoresRead = 11
+  kScoresRead = 11,
+  kTurnCome = 13
 };
 
 }  // namespace kernelmint::attention_backward::sm90a

@@ -57,8 +57,6 @@ class WideConsumer {
     }
     keys_.for_each_step(problem_, tile, steps,
                         [&](auto masked, int i, int block) { step<masked()>(i, block); });
-    if constexpr (Config::deterministic)
-      if (steps > 0) say_added(steps - 1);
     // K and V are read no more: dK and dV leave through them.
     ptx::named_barrier_sync(kScoresMade, kThreads);
     unroll<kPanels>([&](int panel) {
@@ -119,8 +117,6 @@ class WideConsumer {
     ptx::named_barrier_sync(kProbabilitiesMade, kThreads);
     unroll<kPanels>(
         [&](int panel) { request_gradients(dv_[panel], gradients, probabilities, panel); });
-    if constexpr (Config::deterministic)
-      if (i > 0) say_added(i - 1);
     ptx::wgmma_wait_group<kPanels>();
     ptx::pin(products);
     trace.probabilities(scores, products);
@@ -150,8 +146,9 @@ class WideConsumer {
       ptx::wgmma_wait_group<1>();
       ptx::pin(part);
       trace.query_gradients(part, (warpgroup_ * kPanels + panel) * 64);
-      add(part, i, panel);
+      add(part, panel);
     });
+    ptx::named_barrier_arrive(kPartFull, kThreads + 32);
     ptx::wgmma_wait_group<0>();
     unroll<kPanels>([&](int panel) { ptx::pin(dk_[panel]); });
     trace.key_gradients(dk_, dv_);
@@ -206,14 +203,12 @@ class WideConsumer {
     ptx::pin(d);
   }
 
-  // Adds 16 queries by 64 columns of each warp to dQ. If dQ has to be the same each time, each
-  // warp's tile waits for its turn, and the first one stores. The next step says that it is done:
-  // it need not wait then until all is in memory.
-  __device__ __forceinline__ void add(float (&part)[32], int step, int panel) {
-    const Tile tile = Sequences::tile_again(problem_, shared_);
+  // Adds 16 queries by 64 columns of each warp to dQ, or stores them, when it is the step's turn.
+  __device__ __forceinline__ void add(float (&part)[32], int panel) {
+    if (panel == 0) ptx::named_barrier_sync(kTurnCome + warpgroup_, 160);
+    const int turn = static_cast<int>(ptx::load_shared_4(shared_.turn()));
     const int thread = static_cast<int>(ptx::reread_thread_index()), lane = thread % 32;
-    const auto [block, index] = Sequences::block_of_step(problem_, tile, step);
-    const int warp = warpgroup_ * 4 + thread % 128 / 32;
+    const int warp = warpgroup_ * 4 + thread % 128 / 32, index = turn < 0 ? ~turn : turn;
     float* const to = problem_.dq + std::int64_t{index} * (Config::B_r * Config::padded_head) +
                       (warp * kPanels + panel) * 1024 + lane * ptx::kQuadLaneStep;
     const auto each = [&](const auto& f) {
@@ -222,37 +217,10 @@ class WideConsumer {
         f(to + quad * 128, values);
       });
     };
-    if constexpr (Config::deterministic) {
-      const auto turn = turn_of(tile, block, index, warp);
-      if (panel == 0) ptx::wait_for_counter(turn.counter, turn.before);
-      if (turn.before == 0)
-        each([](float* at, const float (&x)[4]) { ptx::store_quad(at, x); });
-      else
-        each([](float* at, const float (&x)[4]) { ptx::add_quad(at, x); });
-    } else {
+    if (turn < 0)
+      each([](float* at, const float (&x)[4]) { ptx::store_quad(at, x); });
+    else
       each([](float* at, const float (&x)[4]) { ptx::add_quad(at, x); });
-    }
-  }
-
-  // If dQ has to be the same each time: the counter of a warp's tile of a block of dQ, and how many
-  // blocks of keys add to it before.
-  struct WarpsTurn {
-    unsigned* counter;
-    unsigned before;
-  };
-  __device__ __forceinline__ WarpsTurn turn_of(const Tile& tile, int block, int index,
-                                               int warp) const {
-    return {problem_.counters + std::int64_t{index} * kCountersOfBlock<Config> + warp,
-            static_cast<unsigned>(Sequences::blocks_before(problem_, tile, block))};
-  }
-  __device__ __forceinline__ void say_added(int step) const {
-    __syncwarp();
-    const int thread = static_cast<int>(ptx::reread_thread_index());
-    if (thread % 32 != 0) return;
-    const Tile tile = Sequences::tile_again(problem_, shared_);
-    const auto [block, index] = Sequences::block_of_step(problem_, tile, step);
-    const auto turn = turn_of(tile, block, index, warpgroup_ * 4 + thread % 128 / 32);
-    ptx::store_release(turn.counter, turn.before + 1);
   }
 
   // Stores 64 queries by the warpgroup's keys, rounded, as rows of keys.

@@ -41,8 +41,9 @@ class WideSharedMemory : public Rings {
   static constexpr int kProbabilities = kGradients + Config::do_stages * kQueriesBytes;
   static constexpr int kScoreGradients = kProbabilities + (Config::by_keys ? 1 : 2) * kScoresBytes;
   static constexpr int kUnused = kScoreGradients + kScoresBytes, kSums = kUnused;
+  static constexpr int kTurn = kUnused + 8 * kPanelRowBytes;
   static constexpr int kLogSums =
-      Config::by_keys ? kSums + Config::n_warpgroups * kPartBytes : kUnused + 8 * kPanelRowBytes;
+      Config::by_keys ? kSums + Config::n_warpgroups * kPartBytes : kTurn + 16;
   static constexpr int kDeltas = kLogSums + Config::q_stages * kRowsBytes;
   static constexpr int kBarriers = kDeltas + Config::do_stages * kRowsBytes;
   static constexpr int kEnd = kBarriers + 16 * (Config::q_stages + Config::do_stages + 1);
@@ -70,6 +71,8 @@ class WideSharedMemory : public Rings {
   }
   // Eight rows that are written and never read.
   __device__ __forceinline__ std::uint32_t unused() const { return base_ + kUnused; }
+  // The index of the block of queries that the warpgroups add dQ of; its complement if they store.
+  __device__ __forceinline__ std::uint32_t turn() const { return base_ + kTurn; }
   __device__ __forceinline__ std::uint32_t tile() const { return base_ + kEnd; }
   __device__ __forceinline__ std::uint32_t keys_full() const { return base_ + kBarriers; }
   __device__ __forceinline__ std::uint32_t values_full() const { return base_ + kBarriers + 8; }

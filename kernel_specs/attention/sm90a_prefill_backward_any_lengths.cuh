@@ -37,7 +37,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   using Problem = sm90a::Problem<typename Config::Args>;
   using Base = flash_prefill_backward::AnyLengths<Config, Problem>;
   using Tile = flash_prefill_backward::Tile;
-  using Base::kFarthest, Base::reach, Base::nth_block, Base::block_index, Base::blocks_before;
+  using Base::kFarthest, Base::reach, Base::nth_block, Base::block_index;
 
   // True if a thread block has many tiles, unless scores are changed.
   static constexpr bool kMayBePersistent = [] {
@@ -189,6 +189,13 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   // True if a sequence's counter, of each key/value head, is the same for all blocks of queries.
   __device__ __forceinline__ static bool one_counter(const Problem& problem) {
     return !Config::deterministic && problem.one_counter;
+  }
+  // The blocks of keys that add to a block of queries before a tile's; the last section's may go
+  // back though the others go through their queries from the first one on.
+  __device__ __forceinline__ static int blocks_before(const Problem& problem, const Tile& tile,
+                                                      int block) {
+    return problem.from_first && !tile.from_first ? tile.key_block - tile.first_key / Config::B_c
+                                                  : Base::blocks_before(problem, tile, block);
   }
   // The turn of a tile's step, and whether it stores dQ: blocks of keys add to a block of queries
   // in their order, or from the last one on, and the first of them stores. With one counter, all

@@ -18,15 +18,13 @@ template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext& context) {
   using namespace flash_prefill_backward;
   using attention::sm90a::Layout, attention::sm90a::MappedTensor;
-  using attention_backward::sm90a::kColumnsOfKeyPanel, attention_backward::sm90a::kConsumersAdd,
-      attention_backward::sm90a::kCountersOfBlock, attention_backward::sm90a::kRowsOfBox;
+  using attention_backward::sm90a::kColumnsOfKeyPanel, attention_backward::sm90a::kRowsOfBox;
   using Element = typename Config::dtype;
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
-  // Warpgroups that add dQ themselves would wait.
   auto problem = describe<Config, sm90a::Problem<typename Config::Args>>(
-      args, context, {.resident_blocks = 1, .stores_first = !kConsumersAdd<Config>});
+      args, context, {.resident_blocks = 1, .stores_first = true});
   const bool has_queries = flash_prefill_backward::has_queries(args),
              has_keys = flash_prefill_backward::has_keys(args);
   // A map has no empty extent; a tensor with an empty extent is not read.
@@ -67,8 +65,8 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
     // A list has one number for each key/value head of each sequence, after one for what is taken.
     const std::int64_t done = 1 + problem.sequences * args.Hk;
     const LaunchResult memory =
-        allocate<Config>(problem, context, Config::padded_head, kCountersOfBlock<Config>,
-                         128 * Config::n_warpgroups, (leaves_sums ? 2 : 1) * done,
+        allocate<Config>(problem, context, Config::padded_head, 1, 128 * Config::n_warpgroups,
+                         (leaves_sums ? 2 : 1) * done,
                          problem.key_blocks + problem.query_blocks + 3 * problem.sequences + 2);
     if (memory.error != nullptr) return memory;
     auto& order = problem.order;

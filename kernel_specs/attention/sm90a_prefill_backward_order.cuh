@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "attention/backward_sections.cuh"
 #include "attention/prefill_backward_any_lengths.cuh"
 #include "attention/sm90a_prefill_backward_problem.h"
 #include "integers.h"
@@ -102,9 +103,11 @@ __device__ inline void make_order(const Problem<Args>& problem) {
 }
 
 // How a sequence's key/value heads are worked on: in sections of `heads`, the last of which has all
-// that are left. Each second lot of a section's tiles goes from the first queries on.
+// that are left. Each second lot of a section's tiles goes from the first queries on. The last
+// sequence's last section may go from the last queries on though the others do not.
 struct Sections {
   int heads, last, lot;
+  bool last_goes_back;
 };
 
 // The sections of a sequence with so many blocks of keys: as many heads as are at work at one time,
@@ -122,6 +125,14 @@ __device__ __forceinline__ Sections sections_of(const Problem<Args>& problem, in
   Sections sections{.heads = max(min(min(at_work, 8), min(most, heads)), 1),
                     .last = 0,
                     .lot = std::numeric_limits<int>::max()};
+  if (Config::deterministic && problem.group == 1 && args.window_left < 0) {
+    const bool masked = args.window_right >= 0;
+    sections.heads = min(attention_backward::heads_in_turn<Config>(places, blocks, masked), heads);
+    sections.last = attention_backward::last_section_in_turn(heads, sections.heads);
+    sections.last_goes_back =
+        problem.from_first && attention_backward::last_section_goes_back(places, blocks);
+    return sections;
+  }
   const float bytes = 2.f * sections.heads * problem.group * query_rows * kBytesOfRow;
   if (from_last && problem.one_counter && blocks >= places / 8 && bytes >= places * 380'000.f) {
     sections.heads = min(ceil_div(2 * places * 19 / 20, blocks + 1), heads);
@@ -150,10 +161,12 @@ __device__ __forceinline__ Tile tile_in_order(const Problem<Args>& problem, int 
   const int at = of_sequence - first_head * blocks;
   const int section_heads = section == sections.last ? heads - first_head : sections.heads;
   const int block = at / section_heads;
+  const bool is_last = section == sections.last &&
+                       problem.order.first_key_places[sequence] + blocks >= problem.order.counts[0];
+  const bool from_first = problem.from_first && !(sections.last_goes_back && is_last);
   return AnyLengths<Config, Problem<Args>>::tile_at(
       problem, sequence, keys, first_head + at % section_heads,
-      problem.from_first ? blocks - 1 - block : block,
-      problem.from_first || at / sections.lot % 2 == 1);
+      from_first ? blocks - 1 - block : block, from_first || at / sections.lot % 2 == 1);
 }
 
 }  // namespace kernelmint::flash_prefill_backward::sm90a

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "attention/backward_product.cuh"
+#include "attention/backward_sections.cuh"
 #include "attention/flash_backward/problem.h"
 #include "cuda_launch.cuh"
 #include "integers.h"
@@ -154,6 +155,15 @@ Problem<typename Config::Args> describe(const typename Config::Args& args,
   problem.section_heads =
       static_cast<int>(std::max(std::min({at_work, kMostHeads, heads}), std::int64_t{1}));
   problem.lot = std::numeric_limits<int>::max();
+  if (Config::deterministic && problem.group == 1) {
+    using namespace attention_backward;
+    problem.section_heads = heads_in_turn<Config>(static_cast<int>(places),
+                                                  static_cast<int>(key_blocks), Config::causal);
+    problem.last_section = last_section_in_turn(static_cast<int>(heads), problem.section_heads);
+    problem.last_goes_back =
+        !Config::trace && last_section_goes_back(static_cast<int>(places), problem.key_blocks);
+    return problem;
+  }
   if (kThereAndBack<Config> && !Config::trace && !goes_from_diagonal<Config>(problem))
     if (const std::int64_t most = heads_there_and_back<Config>(problem, heads, places)) {
       problem.section_heads = static_cast<int>(most);

@@ -40,12 +40,13 @@ struct Problem {
   unsigned *next_tile, *tiles_done;
   int first_zero;  // the row of a head from which on dQ is zero before the main kernel
   int query_blocks, key_blocks;
-  int group;          // query heads that share a key/value head
-  int section_heads;  // key/value heads that are worked on together
-  int last_section;   // the section that has all heads that are left
-  int lot;            // so many tiles; each second lot goes from the diagonal on
-  int offset;         // Sk - Sq: under the causal mask query i sees keys up to i + offset
-  float scale_log2;   // the scale, for powers of two
+  int group;            // query heads that share a key/value head
+  int section_heads;    // key/value heads that are worked on together
+  int last_section;     // the section that has all heads that are left
+  int lot;              // so many tiles; each second lot goes from the diagonal on
+  bool last_goes_back;  // if tiles go from the diagonal on: those of the last section do not
+  int offset;           // Sk - Sq: under the causal mask query i sees keys up to i + offset
+  float scale_log2;     // the scale, for powers of two
 };
 
 // The first rows whose D nobody makes yet, if the main kernel makes D; after it, [B, Hk], how many
@@ -85,7 +86,7 @@ inline constexpr bool kThereAndBack = [] {
   return false;
 }();
 
-// True if all blocks of keys go through the queries that see them from the first query on, which is
+// True if blocks of keys go through the queries that see them from the first query on, which is
 // on the mask's diagonal, and the last keys come before the first keys. Each block of keys then
 // comes to a block of queries a step after the block of keys before it: if dQ has to be the same
 // each time, this is its turn. Otherwise the first keys, which have the most queries, begin first,
@@ -110,7 +111,8 @@ __device__ __forceinline__ Tile tile_of(const Problem<Args>& problem, int index)
       section == problem.last_section ? heads - first_head : problem.section_heads;
   const int head = first_head + at % section_heads, key_block = at / section_heads;
   const int kv_heads = static_cast<int>(problem.args.Hk);
-  const bool from_diagonal = goes_from_diagonal<Config>(problem);
+  const bool from_diagonal = goes_from_diagonal<Config>(problem) &&
+                             !(problem.last_goes_back && section == problem.last_section);
   Tile tile{.key_block = from_diagonal ? problem.key_blocks - 1 - key_block : key_block,
             .kv_head = head % kv_heads,
             .batch = head / kv_heads,
@@ -131,7 +133,7 @@ __device__ __forceinline__ int nth_block(const Problem<Args>& problem, const Til
 template <class Config, class Args>
 __device__ __forceinline__ int blocks_before(const Problem<Args>& problem, const Tile& tile,
                                              int block) {
-  if (!goes_from_diagonal<Config>(problem)) return tile.key_block;
+  if (!goes_from_diagonal<Config>(problem) || !tile.from_diagonal) return tile.key_block;
   const int last_key = (block + 1) * Config::B_r - 1 + problem.offset;
   return min(last_key / Config::B_c, problem.key_blocks - 1) - tile.key_block;
 }

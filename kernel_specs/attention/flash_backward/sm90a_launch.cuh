@@ -28,13 +28,10 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   Problem<typename Config::Args> problem{flash_backward::describe<Config>(args, context, 1)};
   // The first block of keys of a head stores dQ, and counts its steps, but for the first step, of
   // the last queries; or all blocks count the steps of each block of dQ.
-  // If the warpgroups add dQ, each warp's tile has a counter, or all of dQ is zero before.
-  problem.counters_of_head =
-      Config::deterministic ? problem.query_blocks * kCountersOfBlock<Config> : 1;
-  problem.first_zero = Config::deterministic ? problem.query_blocks * Config::B_r
-                       : kConsumersAdd<Config>
-                           ? 0
-                           : std::max(problem.query_blocks - 1, 0) * Config::B_r;
+  problem.counters_of_head = Config::deterministic ? problem.query_blocks : 1;
+  problem.first_zero =
+      (Config::deterministic ? problem.query_blocks : std::max(problem.query_blocks - 1, 0)) *
+      Config::B_r;
   // The heads of the first section need D at once, those after it later, if multiprocessors have
   // enough tiles; beside the products of few blocks of keys there is no time for it. An output that
   // has no map is read by the first kernel.

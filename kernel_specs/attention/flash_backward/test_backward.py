@@ -147,7 +147,7 @@ def test_the_emulated_are_right(
 def test_tiles_go_there_and_back(config: str) -> None:
     key = f"{EMULATED}flash_backward.sm90a.{config}"
     for seq_len_q, seq_len_k, batch, heads, kv_heads in (
-        (512, 512, 1, 4, 2), (700, 500, 1, 3, 1), (500, 700, 2, 4, 1),
+        (512, 512, 1, 4, 2), (700, 500, 1, 3, 1), (500, 700, 2, 4, 1), (500, 600, 1, 3, 3),
     ):  # fmt: skip
         Call(key, seq_len_q, seq_len_k, batch=batch, heads=heads, kv_heads=kv_heads).check()
 
