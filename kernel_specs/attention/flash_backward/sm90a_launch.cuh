@@ -26,6 +26,12 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const bool has_queries = heads * args.Sq > 0, has_keys = kv_heads * args.Sk > 0;
   const int gpu = context.device;
   Problem<typename Config::Args> problem{flash_backward::describe<Config>(args, context, 1)};
+  // In turn and under the mask, blocks of keys of one of the widest heads come to a block of
+  // queries just in time; those of several heads at a time would wait.
+  if (Config::deterministic && Config::causal && Config::d_head > 192 && problem.group == 1) {
+    problem.section_heads = 1;
+    problem.last_section = static_cast<int>(std::max(kv_heads - 1, std::int64_t{0}));
+  }
   // The first block of keys of a head stores dQ, and counts its steps, but for the first step, of
   // the last queries; or all blocks count the steps of each block of dQ.
   problem.counters_of_head = Config::deterministic ? problem.query_blocks : 1;
