@@ -128,7 +128,7 @@ __device__ __forceinline__ Sections sections_of(const Problem<Args>& problem, in
   if (Config::deterministic && problem.group == 1 && args.window_left < 0) {
     const bool masked = args.window_right >= 0;
     sections.heads = min(attention_backward::heads_in_turn<Config>(places, blocks, masked), heads);
-    // Of the widest heads one at a time comes to a block of queries just in time for its turn.
+    // One of the widest heads at a time comes to a block of queries just in time for its turn.
     if (masked && Config::d_head > 192) sections.heads = 1;
     sections.last = attention_backward::last_section_in_turn(heads, sections.heads);
     sections.last_goes_back =

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "attention/flash_backward/prepare.cuh"
 #include "attention/flash_backward/sm90a_problem.h"
@@ -14,6 +15,18 @@
 #include "cuda_launch.cuh"
 
 namespace kernelmint {
+
+// The key/value heads of a section under the mask where `describe` has too many; or 0. In turn,
+// blocks of keys of one of the widest heads come to a block of queries just in time; those of
+// several heads would wait. Of two heads that are shared, L2 holds the queries; this pays if a head
+// has few blocks of keys and there are many heads, so that few multiprocessors end without work.
+template <class Config, class Args>
+int heads_at_a_time(const flash_backward::sm90a::Problem<Args>& problem, int places) {
+  if (!Config::causal) return 0;
+  if (problem.group == 1) return Config::deterministic && Config::d_head > 192 ? 1 : 0;
+  const bool few_keys = 5 * problem.key_blocks <= places;
+  return Config::d_head > 64 && few_keys && problem.tiles >= 6 * places ? 2 : 0;
+}
 
 template <class Config, class Isa>
 LaunchResult launch(const void* pointer, const LaunchContext& context) {
@@ -26,11 +39,12 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const bool has_queries = heads * args.Sq > 0, has_keys = kv_heads * args.Sk > 0;
   const int gpu = context.device;
   Problem<typename Config::Args> problem{flash_backward::describe<Config>(args, context, 1)};
-  // In turn and under the mask, blocks of keys of one of the widest heads come to a block of
-  // queries just in time; those of several heads at a time would wait.
-  if (Config::deterministic && Config::causal && Config::d_head > 192 && problem.group == 1) {
-    problem.section_heads = 1;
-    problem.last_section = static_cast<int>(std::max(kv_heads - 1, std::int64_t{0}));
+  problem.tiles = static_cast<int>(kv_heads * problem.key_blocks);
+  if (const int most = heads_at_a_time<Config>(problem, context.facts.sm_count)) {
+    problem.section_heads = most;
+    problem.last_section =
+        std::max(static_cast<int>(ceil_div(kv_heads, std::int64_t{most})) - 1, 0);
+    problem.lot = std::numeric_limits<int>::max();
   }
   // The first block of keys of a head stores dQ, and counts its steps, but for the first step, of
   // the last queries; or all blocks count the steps of each block of dQ.
@@ -41,7 +55,6 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   // The heads of the first section need D at once, those after it later, if multiprocessors have
   // enough tiles; beside the products of few blocks of keys there is no time for it. An output that
   // has no map is read by the first kernel.
-  problem.tiles = static_cast<int>(kv_heads * problem.key_blocks);
   const bool leaves_sums = flash_backward::kLeavesSums<Config> && has_queries &&
                            problem.last_section > 0 && args.o.stride[1] > 0 &&
                            problem.tiles >= 6 * context.facts.sm_count &&

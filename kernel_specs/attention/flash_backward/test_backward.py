@@ -11,6 +11,7 @@ twice that on instruction sets without FMA, which round each product and each su
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Iterator
@@ -119,12 +120,21 @@ class Call(Inputs):
             assert error <= allowed, (name, error, allowed)
 
 
+@contextlib.contextmanager
+def multiprocessors(count: int) -> Iterator[None]:
+    """The emulator has as many as PyTorch has threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def two_multiprocessors() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)  # the emulator's multiprocessors
-    yield
-    torch.set_num_threads(threads)
+    with multiprocessors(2):
+        yield
 
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
@@ -155,6 +165,19 @@ def test_tiles_go_there_and_back(config: str) -> None:
         (512, 512, 1, 4, 2), (700, 500, 1, 3, 1), (500, 700, 2, 4, 1), (500, 600, 1, 3, 3),
     ):  # fmt: skip
         Call(key, seq_len_q, seq_len_k, batch=batch, heads=heads, kv_heads=kv_heads).check()
+
+
+@pytest.mark.skipif(not HERE, reason="built without CUDA")
+@pytest.mark.parametrize(
+    "config", slow_after(1, [
+        "bf16-d128-causal-det-r80-c128-q2-s2-v4", "bf16-d128-causal-r80-c128-q2-s2-v4",
+        "bf16-d256-causal-r64-c80-q2-s1-v0",
+    ])
+)  # fmt: skip
+def test_two_of_many_shared_heads_at_a_time(config: str) -> None:
+    with multiprocessors(10):  # 31 heads of two blocks of keys are six times as many tiles
+        key = f"{EMULATED}flash_backward.sm90a.{config}"
+        Call(key, 90, 140, heads=62, kv_heads=31).check()
 
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
