@@ -173,7 +173,7 @@ def test_all_features_crossed_pairwise(key: str) -> None:
 
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
-@pytest.mark.parametrize("lists", ["many", "falling"])
+@pytest.mark.parametrize("lists", slow_after(1, ["many", "falling"]))
 def test_the_order_of_the_emulated(lists: str) -> None:
     """More sequences than a warp or a thread block sorts at a time; and a list that falls, whose
     sequences overlap, ends all the same."""
@@ -237,7 +237,7 @@ MAKE_D = [key for key in (*HERE, *ON_GPU) if ".sm90a." in str(key) and "-d64-" i
 
 
 @pytest.mark.parametrize("window", [(-1, 0), *slow_after(0, [((400, 0),), ((-1, -1),)])], ids=str)
-@pytest.mark.parametrize("key", MAKE_D)
+@pytest.mark.parametrize("key", slow_if(lambda key: "-det-" in key, MAKE_D))
 def test_the_main_kernel_makes_d_of_long_sequences(key: str, window: tuple[int, int]) -> None:
     LENGTHS["long"] = ([1100, 900], [1100, 1000])
     heads = (2, 1) if key.startswith(EMULATED) else (45, 45)  # so many tiles are enough
