@@ -43,7 +43,7 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if (const int most = heads_at_a_time<Config>(problem, context.facts.sm_count)) {
     problem.section_heads = most;
     problem.last_section =
-        std::max(static_cast<int>(ceil_div(kv_heads, std::int64_t{most})) - 1, 0);
+        attention_backward::last_section_in_turn(static_cast<int>(kv_heads), most);
     problem.lot = std::numeric_limits<int>::max();
   }
   // The first block of keys of a head stores dQ, and counts its steps, but for the first step, of

@@ -151,7 +151,7 @@ def test_the_emulated_are_right(
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
 @pytest.mark.parametrize(
-    "config", slow_after(1, [
+    "config", slow_after(2, [
         "bf16-d64-causal-r128-c128-q2-s2-v8", "bf16-d64-causal-det-r128-c128-q2-s2-v8",
         "bf16-d96-causal-r80-c128-q2-s2-v4", "bf16-d128-causal-r80-c128-q2-s2-v4",
         "bf16-d192-causal-r64-c96-q2-s1-v0", "bf16-d192-causal-det-r64-c96-q2-s1-v0",
@@ -182,7 +182,7 @@ def test_two_of_many_shared_heads_at_a_time(config: str) -> None:
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
 @pytest.mark.parametrize(
-    "config", slow_after(1, [
+    "config", slow_after(2, [
         "bf16-d64-causal-r128-c128-q2-s2-v8", "bf16-d64-r128-c128-q2-s2-v8",
         "bf16-d64-causal-det-r128-c128-q2-s2-v8", "bf16-d64-det-r128-c128-q2-s2-v8",
     ])

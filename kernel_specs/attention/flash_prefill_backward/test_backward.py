@@ -173,7 +173,7 @@ def test_all_features_crossed_pairwise(key: str) -> None:
 
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
-@pytest.mark.parametrize("lists", slow_after(1, ["many", "falling"]))
+@pytest.mark.parametrize("lists", ["many", "falling"])
 def test_the_order_of_the_emulated(lists: str) -> None:
     """More sequences than a warp or a thread block sorts at a time; and a list that falls, whose
     sequences overlap, ends all the same."""
