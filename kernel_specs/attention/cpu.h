@@ -138,7 +138,7 @@ void attend(const Family& family, const typename Family::Tile& tile,
       const int used = Products::round_up(seen_to(strip - 1));
       if (used == 0 || seen_from(0) == count) continue;
       products.multiply_queries_keys(first, strip, used);
-      trace.scores(products, first, strip, used);
+      trace.scores(products, first, strip, static_cast<int>(smaller(used, count)));
       float scale_log2 = family.scale_log2;
       if constexpr (Family::kFinishesScores) {
         // The softmax scales, and hides keys at the end; more than that is done here.

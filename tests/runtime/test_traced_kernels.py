@@ -55,6 +55,16 @@ def test_the_trace_has_the_shapes_that_the_spec_declares(kernel):
 
 
 @every_traced_kernel
+@pytest.mark.parametrize("seq_len_q", [3, 290])
+def test_scores_past_the_last_key_are_0(kernel, seq_len_q):
+    """Though a call before left 290 keys where the kernel keeps those of a block."""
+    kernel.trace(*inputs(kernel, 290, 290))
+    _, trace = kernel.trace(*inputs(kernel, seq_len_q, 150))
+    past = trace["S_pre_scaling"][:, :, :, -1, :, 150 % kernel.info.parameters["B_c"] :]
+    assert bool(((past == 0) | past.isnan()).all())
+
+
+@every_traced_kernel
 def test_two_identical_traced_calls_give_identical_tensors(kernel):
     """Whatever the memory held before; what no step writes is NaN: blocks that no row sees."""
     q, k, v = inputs(kernel, 290, 150)

@@ -81,7 +81,7 @@ struct alignas(64) VectorProducts {
     for (int d = 0; d < D; d += kLanes) store(&queries[row][d], load(q + d));
   }
 
-  // `count` keys and values, zeros after them up to a whole panel.
+  // `count` keys and values; zeros follow keys up to a whole vector, values up to a whole panel.
   void load_keys_values(const T* k, std::int64_t k_stride, const T* v, std::int64_t v_stride,
                         int count) {
     for (int first = 0; first < count; first += kLanes) {
