@@ -23,8 +23,7 @@ struct Sm80 {
       cutlass::gemm::GemmShape<Config::tile_m / Config::warps_m, Config::tile_n / Config::warps_n,
                                Config::tile_k>,
       cutlass::gemm::GemmShape<16, 8, 16>,
-      cutlass::epilogue::thread::LinearCombination<Element, 8, float, float,
-                                                   cutlass::epilogue::thread::ScaleType::Nothing>,
+      cutlass::epilogue::thread::LinearCombination<Element, 8, float, float, kScale>,
       cutlass::gemm::threadblock::GemmIdentityThreadblockSwizzle<8>, Config::stages>;
   using Kernel = typename Gemm::GemmKernel;
   using Params = typename Kernel::Params;
