@@ -431,7 +431,7 @@ class Front:
         if self._named:
             values = {**sizes, **parameters, **passed}
             named = self._named_values(facts, device, values, inputs, is_aligned)
-            parameters.update(self._taken(named))
+            passed.update(self._taken(named))
         parameters.update(passed)
         target = parameters.pop("target", None)
         return device, parameters, sizes, target

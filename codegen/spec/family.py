@@ -258,9 +258,15 @@ class FamilyLoader:
             value = load_expression(self.document, text, scope, kind, *at, "takes", name)
             takes.append((name, value))
             check_defaults(self.document, value, family.scalars, *at, "takes", name)
+        asked = {name for name, value in takes if name in value.names}
         for name, default in front.flags.items():
-            if name in front.takes or name in family.argument_order:
-                what = "taken from the call already" if name in front.takes else "an argument"
+            if name in front.takes.keys() - asked or name in family.argument_order:
+                what = (
+                    "an argument"
+                    if name in family.argument_order
+                    else "taken from the call: let the expression ask what is passed, and give a "
+                    f"default, takes: {{{name}: {name} or …}}, flags: {{{name}: false}}"
+                )
                 self.document.report(f"'{name}' is {what}", *at, "flags", name, key=True)
             elif (
                 name in parameters

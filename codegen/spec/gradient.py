@@ -129,7 +129,8 @@ class _Loader:
     def _undecided(self, choices: Iterable[Parameter]) -> dict[str, Parameter]:
         """Returns the parameters of the other family that a call does not decide already."""
         front = self.other.generated_front
-        taken = {name for name, _ in front.takes} if front else set()
+        flags = {parameter.name for parameter, _ in front.flags} if front else set()
+        taken = {name for name, _ in front.takes} - flags if front else set()
         for name in taken & self.written.passes.keys():
             message = f"'{name}' is taken from the call by the front of {self._other}"
             self._report(message, "passes", name, key=True)

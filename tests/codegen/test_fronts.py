@@ -236,6 +236,7 @@ def test_what_a_target_requires_of_how_tensors_lie(workspace, rule, message) -> 
         ("{name: call, takes: {causal: N}}", "must be true or false"),
         ("{name: call, flags: {causal: 3}}", "3 is not a bool"),
         ("{name: call, takes: {causal: N > 1}, flags: {causal: true}}", "taken from the call"),
+        ("{name: call, takes: {causal: causal}, flags: {causal: null}}", "unknown name 'causal'"),
         ("[call, other]", "one front of a family is generated, not two"),
         ("{call: name}", "unknown key 'call'"),
     ],
@@ -275,6 +276,7 @@ sets: {default: [{product: {hidden: [1024, 4096], exact: [false, true]}}]}
         ("{name: demo, takes: {hidden: N}}", None),
         ("{name: demo, takes: {hidden: N}, flags: {exact: false}}", None),
         ("{name: demo, flags: {hidden: null, exact: false}}", None),
+        ("{name: demo, takes: {hidden: N, exact: exact or M > 8}, flags: {exact: false}}", None),
     ],
 )
 def test_a_generated_front_decides_what_requires_names(workspace, front, undecided) -> None:

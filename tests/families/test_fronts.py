@@ -104,6 +104,16 @@ def test_a_rule_without_a_value_is_refused():
         front((x(), torch.zeros(4, 2), None), (None, None), (False,), None)
 
 
+def test_a_rule_decides_a_flag_by_what_the_caller_passes():
+    others = {"sums": "f64", "width": 2, "channel_last": False, "vectorised": True, "mode": "plain"}
+    front = Front("told", lambda D, silu: {"silu": silu or D >= 6, **others}, flags={"silu": False})
+    for _ in range(2):
+        for D, passed, silu in ((4, False, 0), (4, True, 1), (6, False, 1), (6, True, 1)):
+            given = (x(D=D), torch.zeros(D, 2), None)
+            found = front(given, (None, None), (False,), None, (passed,))
+            assert found[NAMES.index("silu")] == silu
+
+
 def test_what_a_target_requires_of_how_tensors_lie_is_checked_at_each_call():
     w = torch.zeros(1, 2)
     message = r"requires not expanded\(w, 0\), because each row has weights of its own; pass w.cont"
