@@ -16,13 +16,19 @@
 
 namespace kernelmint {
 
-// The key/value heads of a section under the mask where `describe` has too many; or 0. In turn,
-// blocks of keys of one of the widest heads come to a block of queries just in time; those of
-// several heads would wait. Of two heads that are shared, L2 holds the queries; this pays if a head
-// has few blocks of keys and there are many heads, so that few multiprocessors end without work.
+// The key/value heads of a section where `describe` has too few or too many; or 0. In turn, without
+// the mask, fewer blocks of keys wait if those of many heads are at work, even of more than L2
+// holds. Under the mask those of one of the widest heads come to a block of queries just in time;
+// those of several heads would wait. Of two heads that are shared, L2 holds the queries; this pays
+// if a head has few blocks of keys and there are many heads, so that few multiprocessors end
+// without work.
 template <class Config, class Args>
 int heads_at_a_time(const flash_backward::sm90a::Problem<Args>& problem, int places) {
-  if (!Config::causal) return 0;
+  if (!Config::causal) {
+    constexpr int kLeast = Config::d_head > 192 ? 4 : 8;
+    return Config::deterministic && problem.group == 1 ? std::max(problem.section_heads, kLeast)
+                                                       : 0;
+  }
   if (problem.group == 1) return Config::deterministic && Config::d_head > 192 ? 1 : 0;
   const bool few_keys = 5 * problem.key_blocks <= places;
   return Config::d_head > 64 && few_keys && problem.tiles >= 6 * places ? 2 : 0;

@@ -457,6 +457,39 @@ def test_attention_is_differentiated_by_them(d_head: int, causal: bool) -> None:
         torch.autograd.grad(dq.sum(), k)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "causal", "in_turn"),
+    [
+        # B, Sq, Sk, heads of queries and of keys, D: many blocks of keys at work, or few
+        ((1, 16384, 16384, 32, 32, 64), False, True),
+        ((4, 4096, 4096, 32, 32, 64), False, True),
+        ((4, 4096, 4096, 32, 32, 64), True, False),
+        ((2, 8192, 8192, 32, 32, 64), True, True),
+        ((2, 8192, 8192, 32, 8, 64), False, True),
+        ((2, 8192, 8192, 32, 8, 64), True, False),
+        ((1, 4096, 4096, 32, 32, 64), False, False),
+        ((4, 256, 8192, 32, 32, 64), False, False),
+        ((1, 16384, 16384, 16, 16, 128), False, False),
+        ((64, 256, 256, 16, 16, 128), True, True),
+        ((1, 256, 256, 16, 16, 128), True, False),
+    ],
+)
+def test_hoppers_add_in_turn_where_that_is_faster(
+    sizes: tuple[int, ...], causal: bool, in_turn: bool
+) -> None:
+    takes = packs.generated_front("flash_backward")._takes
+    names = dict(zip(("B", "Sq", "Sk", "H", "Hk", "D"), sizes, strict=True), causal=causal)
+
+    def taken(compute_capability: int, deterministic: bool) -> bool:
+        values = takes(**names, compute_capability=compute_capability, deterministic=deterministic)
+        return bool(values["deterministic"])
+
+    assert taken(90, False) == in_turn
+    assert not any(taken(other, False) for other in (0, 80, 100))
+    assert taken(0, True)
+    assert taken(90, True)
+
+
 def test_a_head_dimension_that_no_pack_holds() -> None:
     key = "flash_backward.cpu.bf16-d96-causal-r32-c64"
     runtime.kernel(key, build=True)

@@ -131,11 +131,21 @@ def _backward_4(deterministic: bool, problem: Gradients, inputs: Inputs) -> Call
     return _named(_flash_attention_4("_flash_attn_bwd"), **arguments)
 
 
+def _gradients_front(problem: Gradients, inputs: Inputs) -> Call:
+    return partial(runtime.attention_backward, **inputs, causal=problem.causal)
+
+
+def _gradients_key(problem: Gradients, inputs: Inputs) -> str:
+    call = {**inputs, "causal": problem.causal}
+    return str(runtime.explain_call(runtime.attention_backward, **call).key)
+
+
 GRADIENTS = {
     "PyTorch cuDNN": Contender(_backward_cudnn, "cuda"),
     "PyTorch flash": Contender(_backward_flash),
     "FlashAttention-4": Contender(partial(_backward_4, False), *_FA4),
     "FlashAttention-4, deterministic": Contender(partial(_backward_4, True), *_FA4),
+    "kernelmint": Contender(_gradients_front, kernel=_gradients_key),
 }
 
 
