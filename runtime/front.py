@@ -431,7 +431,9 @@ class Front:
         if self._named:
             values = {**sizes, **parameters, **passed}
             named = self._named_values(facts, device, values, inputs, is_aligned)
-            passed.update(self._taken(named))
+            taken = self._taken(named)
+            parameters.update(taken)
+            passed.update(taken)  # a rule decides a flag by what callers pass
         parameters.update(passed)
         target = parameters.pop("target", None)
         return device, parameters, sizes, target
