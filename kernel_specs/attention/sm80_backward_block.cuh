@@ -90,9 +90,12 @@ class Backward {
       __syncthreads();
     }
     Position at;
+    int i = 0;
 #pragma unroll 1
-    for (int i = 0; Sequences::has(problem_, tile_, at); ++i) at = step(i, at);
+    for (; Sequences::has(problem_, tile_, at); ++i) at = step(i, at);
     __syncthreads();
+    if constexpr (Config::deterministic)
+      if (threadIdx.x == 0 && i > 0) say_added(i - 1);
     store(problem_.args.dk, Sequences::columns(problem_), dk_, Sequences::scale(problem_),
           Shared::kKeys);
     store(problem_.args.dv, Sequences::value_columns(problem_), dv_,
@@ -185,6 +188,8 @@ class Backward {
                       [](int) {});
     });
     ptx::mbarrier_wait(shared_ + Shared::kScoresMade, i & 1);
+    bool has_turn = true;
+    if constexpr (Config::deterministic) has_turn = pass_turns(i, at);
     unroll<kSharers - 1>([&](int other) { add_values_of(other + 1, to_gradients); });
     if constexpr (kTraces<Sequences>)
       trace(at).gradients(shared_ + Gradients::data(do_stage), shared_ + Gradients::rows(do_stage),
@@ -199,7 +204,7 @@ class Backward {
     arrive(Queries::empty(q_stage));
     if (has_next && Config::q_stages == 1) request_queries(next, i + 1);
     if (has_next && Config::do_stages == 1) request_gradients(next, i + 1);
-    add_query_gradients(at);
+    add_query_gradients(i, at, has_turn);
     return next;
   }
 
@@ -396,9 +401,31 @@ class Backward {
                       [](int) {});
   }
 
+  // Once all warps have written dS of step `i`, and so have added dQ of the step before: one warp
+  // says so, and another looks for this step's turn. Both take the time of a way to memory and
+  // back, in which the other warps go on. False for a thread that has to wait for the turn.
+  __device__ __forceinline__ bool pass_turns(int i, const Position& at) const {
+    const int thread = static_cast<int>(ptx::reread_thread_index());
+    if (i > 0 && thread == i % Config::n_warps * 32) say_added(i - 1);
+    if (thread != (i + 1) % Config::n_warps * 32) return true;
+    const auto index = static_cast<std::uint32_t>(index_of(at));
+    const auto before =
+        static_cast<std::uint32_t>(Sequences::blocks_before(problem_, tile_, block_of(at)));
+    ptx::store_shared(shared_ + Shared::turn(i), index);
+    ptx::store_shared(shared_ + Shared::turn(i) + 4, before);
+    if (before > 0 && ptx::load_acquire(problem_.counters + index) < before) return false;
+    ptx::mbarrier_arrive(shared_ + Shared::kTurn);
+    return true;
+  }
+  // By one thread, after all warps have added dQ of step `i`.
+  __device__ __forceinline__ void say_added(int i) const {
+    const uint2 turn = ptx::load_shared_8(shared_ + Shared::turn(i));
+    ptx::store_release(problem_.counters + turn.x, turn.y + 1);
+  }
+
   // The warp's tile of dQ, over all keys of the block. All blocks of keys add to it; or, if it has
   // to be the same each time, the first one stores it, and each adds when those before have.
-  __device__ __forceinline__ void add_query_gradients(const Position& at) {
+  __device__ __forceinline__ void add_query_gradients(int i, const Position& at, bool has_turn) {
     typename QueryGradients::Values dq;
     dq.zero();
     const unsigned thread = ptx::reread_thread_index();  // cheaper than registers for addresses
@@ -417,18 +444,17 @@ class Backward {
         problem_.dq + index * (Config::B_r * Config::d_head) + warp * QueryGradients::kFloats;
     const auto add = [](float (&quad)[4], float* at) { ptx::add_quad(at, quad); };
     if constexpr (!Config::deterministic) return QueryGradients::for_each(dq, to, lane(), add);
-    const auto before =
-        static_cast<unsigned>(Sequences::blocks_before(problem_, tile_, block_of(at)));
-    unsigned* const counter = problem_.counters + index * Config::n_warps + warp;
-    if (before == 0) {
-      QueryGradients::for_each(dq, to, lane(),
-                               [](float (&quad)[4], float* at) { ptx::store_quad(at, quad); });
-    } else {
-      ptx::wait_for_counter(counter, before);
-      QueryGradients::for_each(dq, to, lane(), add);
+    const int before = Sequences::blocks_before(problem_, tile_, block_of(at));
+    if (!has_turn) {
+      ptx::wait_alone_for_counter(problem_.counters + index, static_cast<unsigned>(before));
+      ptx::mbarrier_arrive(shared_ + Shared::kTurn);
     }
     __syncwarp();
-    if (lane() == 0) ptx::store_release(counter, before + 1);
+    if (before == 0)
+      return QueryGradients::for_each(
+          dq, to, lane(), [](float (&quad)[4], float* at) { ptx::store_quad(at, quad); });
+    ptx::mbarrier_wait(shared_ + Shared::kTurn, i & 1);
+    QueryGradients::for_each(dq, to, lane(), add);
   }
 
   __device__ __forceinline__ void request_keys(const ConstTensorView<4>& tensor, int columns,

@@ -62,7 +62,12 @@ class SharedMemory {
   // All warps have written dS, and P; all have read them.
   static constexpr int kScoresMade = Gradients::kEnd;
   static constexpr int kScoresRead = kScoresMade + 8;
-  static constexpr int kTile = kScoresRead + 8;
+  // In turn: a step may add to dQ; and of this step and the one before, the index of the block of
+  // dQ, and how many blocks of keys add before this one.
+  static constexpr int kTurn = kScoresRead + 8;
+  static constexpr int kTurns = kTurn + 16;
+  static constexpr int kTile = kTurn + (Config::deterministic ? 32 : 0);
+  __device__ static std::uint32_t turn(int i) { return kTurns + 8 * (i & 1); }
   static_assert(kTile % 16 == 0 && kTile + kTileBytes == Config::smem_bytes);
 
   // By one thread, before all others go on.
@@ -71,6 +76,7 @@ class SharedMemory {
     initialise<Gradients>(shared);
     ptx::mbarrier_init(shared + kScoresMade, Config::n_warps);
     ptx::mbarrier_init(shared + kScoresRead, Config::n_warps);
+    if constexpr (Config::deterministic) ptx::mbarrier_init(shared + kTurn, 1);
   }
 
  private:

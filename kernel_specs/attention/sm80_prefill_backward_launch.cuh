@@ -3,6 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <cstdint>
+
 #include "attention/prefill_backward_describe.cuh"
 #include "cuda_launch.cuh"
 
@@ -14,12 +17,15 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   const auto& args = *static_cast<const typename Config::Args*>(pointer);
   const DeviceScope device(context.device);
   if (device.error != nullptr) return {device.error};
-  // All add to zeros; or each warp's tile of dQ is stored once and then added to in turn.
+  // All add to zeros; or dQ is stored once and then added to in turn, where fewer blocks of keys
+  // wait if those of many heads are at work.
   auto problem = describe<Config, Problem<typename Config::Args>>(
       args, context, {.resident_blocks = Config::resident_blocks, .stores_first = false});
+  if (Config::deterministic)
+    problem.section_heads = static_cast<int>(std::min(args.Hk, std::int64_t{16}));
   if (has_queries(args)) {
     const LaunchResult memory =
-        allocate<Config>(problem, context, Config::d_head, Config::n_warps, Config::threads);
+        allocate<Config>(problem, context, Config::d_head, 1, Config::threads);
     if (memory.error != nullptr) return memory;
     const LaunchResult result = launch_cuda<&sm80::prepare_rows<Config>>(
         {.grid = {args.H * problem.query_blocks}, .block = {256}}, context, problem);

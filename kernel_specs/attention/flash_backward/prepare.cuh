@@ -135,6 +135,14 @@ std::int64_t heads_there_and_back(const Problem<Args>& problem, std::int64_t hea
   return heads;
 }
 
+// In turn: so many key/value heads at a time that, of each, at most half as many blocks of keys are
+// at work as there are steps that they can be at. More would wait for each other.
+template <class Args>
+int heads_for_turns(const Problem<Args>& problem, int places) {
+  const int least = ceil_div(2 * places, std::max(problem.query_blocks * problem.group, 1));
+  return static_cast<int>(std::min<std::int64_t>(least, problem.args.B * problem.args.Hk));
+}
+
 // A call, of whose main kernel a multiprocessor has so many thread blocks at one time.
 template <class Config>
 Problem<typename Config::Args> describe(const typename Config::Args& args,

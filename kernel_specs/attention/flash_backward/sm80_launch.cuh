@@ -3,7 +3,9 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "attention/flash_backward/prepare.cuh"
 #include "attention/flash_backward/sm80_finish.cuh"
@@ -18,8 +20,16 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   if (device.error != nullptr) return {device.error};
   const bool has_queries = args.B * args.H * args.Sq > 0, has_keys = args.B * args.Hk * args.Sk > 0;
   auto problem = flash_backward::describe<Config>(args, context, Config::resident_blocks);
-  // All add to zeros; or each warp's tile of dQ is stored once and then added to in turn.
-  problem.counters_of_head = Config::deterministic ? problem.query_blocks * Config::n_warps : 0;
+  if constexpr (Config::deterministic) {
+    const int places = context.facts.sm_count * Config::resident_blocks;
+    problem.section_heads =
+        std::max({problem.section_heads, 8, flash_backward::heads_for_turns(problem, places)});
+    problem.last_section = attention_backward::last_section_in_turn(
+        static_cast<int>(args.B * args.Hk), problem.section_heads);
+    problem.lot = std::numeric_limits<int>::max();
+  }
+  // All add to zeros; or dQ is stored once and then added to in turn.
+  problem.counters_of_head = Config::deterministic ? problem.query_blocks : 0;
   problem.first_zero = Config::deterministic ? problem.query_blocks * Config::B_r : 0;
   if (has_queries) {
     const LaunchResult result = flash_backward::prepare<Config>(problem, context);

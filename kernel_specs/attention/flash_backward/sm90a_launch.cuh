@@ -16,22 +16,29 @@
 
 namespace kernelmint {
 
-// The key/value heads of a section where `describe` has too few or too many; or 0. In turn, without
-// the mask, fewer blocks of keys wait if those of many heads are at work, even of more than L2
-// holds. Under the mask those of one of the widest heads come to a block of queries just in time;
-// those of several heads would wait. Of two heads that are shared, L2 holds the queries; this pays
-// if a head has few blocks of keys and there are many heads, so that few multiprocessors end
-// without work.
+// The key/value heads of a section where `describe` has too few or too many; or 0. In turn, fewer
+// blocks of keys wait if those of many heads are at work, even of more than L2 holds. Under the
+// mask, those of one head that is not shared come to a block of queries just in time for their
+// turn; of the widest ones those of several would wait.
 template <class Config, class Args>
 int heads_at_a_time(const flash_backward::sm90a::Problem<Args>& problem, int places) {
-  if (!Config::causal) {
-    constexpr int kLeast = Config::d_head > 192 ? 4 : 8;
-    return Config::deterministic && problem.group == 1 ? std::max(problem.section_heads, kLeast)
-                                                       : 0;
+  const bool shared = problem.group > 1;
+  if (Config::deterministic) {
+    if (2 * problem.args.Sq <= problem.args.Sk)
+      return std::max(problem.section_heads, flash_backward::heads_for_turns(problem, places));
+    if (!Config::causal) return std::max(problem.section_heads, Config::d_head > 192 ? 4 : 8);
+    if (!shared && Config::d_head > 192) return 3 * problem.key_blocks < 2 * places ? 2 : 1;
   }
-  if (problem.group == 1) return Config::deterministic && Config::d_head > 192 ? 1 : 0;
+  if (!Config::causal || !shared) return 0;
+  // L2 holds the queries of two heads that are shared. This pays if a head has few blocks of keys
+  // and there are many heads, so that few multiprocessors end without work.
   const bool few_keys = 5 * problem.key_blocks <= places;
-  return Config::d_head > 64 && few_keys && problem.tiles >= 6 * places ? 2 : 0;
+  if (Config::d_head > 64 && few_keys && problem.tiles >= 6 * places) return 2;
+  // In turn four heads pay, too, but for wide ones that many heads of queries share.
+  if (!Config::deterministic || (Config::d_head > 64 && problem.group > 4)) return 0;
+  if (Config::d_head > 192)
+    return std::max((3 * places + problem.key_blocks) / (2 * std::max(problem.key_blocks, 1)), 1);
+  return problem.key_blocks <= places ? std::max(problem.section_heads, 4) : 0;
 }
 
 template <class Config, class Isa>

@@ -182,6 +182,30 @@ def test_two_of_many_shared_heads_at_a_time(config: str) -> None:
 
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
 @pytest.mark.parametrize(
+    "config", slow_after(1, [
+        "fp16-d64-causal-det-r64-c128-w4-k1-n32-m2-q2-s2-x2",
+        "fp16-d128-det-r64-c128-w8-k2-n32-m2-q2-s2-x1",
+    ])
+)  # fmt: skip
+def test_each_warp_looks_for_turns_and_says_that_dq_is_added(config: str) -> None:
+    key = f"{EMULATED}flash_backward.sm80.{config}"
+    Call(key, 600, 200, heads=3, kv_heads=3).check()  # ten steps of eight warps or of four
+
+
+@pytest.mark.skipif(not HERE, reason="built without CUDA")
+@pytest.mark.parametrize(
+    "config", slow_after(2, [
+        "bf16-d64-causal-det-r128-c128-q2-s2-v8", "bf16-d128-det-r80-c128-q2-s2-v4",
+        "bf16-d256-causal-det-r64-c80-q2-s1-v0",
+    ])
+)  # fmt: skip
+@pytest.mark.usefixtures("two_multiprocessors")
+def test_blocks_of_keys_of_many_heads_in_turn_where_queries_are_few(config: str) -> None:
+    Call(f"{EMULATED}flash_backward.sm90a.{config}", 70, 300, heads=7, kv_heads=7).check()
+
+
+@pytest.mark.skipif(not HERE, reason="built without CUDA")
+@pytest.mark.parametrize(
     "config", slow_after(2, [
         "bf16-d64-causal-r128-c128-q2-s2-v8", "bf16-d64-r128-c128-q2-s2-v8",
         "bf16-d64-causal-det-r128-c128-q2-s2-v8", "bf16-d64-det-r128-c128-q2-s2-v8",
