@@ -401,6 +401,12 @@ class Backward {
                       [](int) {});
   }
 
+  // A step's block of dQ, and how many blocks of keys add to it before this one.
+  struct Turn {
+    std::int64_t index;
+    unsigned before;
+  };
+
   // Once all warps have written dS of step `i`, and so have added dQ of the step before: one warp
   // says so, and another looks for this step's turn. Both take the time of a way to memory and
   // back, in which the other warps go on. False for a thread that has to wait for the turn.
@@ -419,8 +425,22 @@ class Backward {
   }
   // By one thread, after all warps have added dQ of step `i`.
   __device__ __forceinline__ void say_added(int i) const {
-    const uint2 turn = ptx::load_shared_8(shared_ + Shared::turn(i));
-    ptx::store_release(problem_.counters + turn.x, turn.y + 1);
+    const Turn turn = turn_of(i);
+    ptx::store_release(problem_.counters + turn.index, turn.before + 1);
+  }
+  __device__ __forceinline__ Turn wait_for_turn(int i, bool has_turn) const {
+    if (!has_turn) {
+      const Turn turn = turn_of(i);
+      ptx::wait_alone_for_counter(problem_.counters + turn.index, turn.before);
+      ptx::mbarrier_arrive(shared_ + Shared::kTurn);
+    }
+    __syncwarp();
+    ptx::mbarrier_wait(shared_ + Shared::kTurn, i & 1);
+    return turn_of(i);
+  }
+  __device__ __forceinline__ Turn turn_of(int i) const {
+    const uint2 words = ptx::load_shared_8(shared_ + Shared::turn(i));
+    return {words.x, words.y};
   }
 
   // The warp's tile of dQ, over all keys of the block. All blocks of keys add to it; or, if it has
@@ -439,22 +459,19 @@ class Backward {
       trace(at).query_gradients(dq, QueryGradients::first_query(warp),
                                 QueryGradients::first_column(warp));
     arrive(Shared::kScoresRead);
-    const std::int64_t index = index_of(at);
+    Turn turn;
+    if constexpr (Config::deterministic)
+      turn = wait_for_turn(i, has_turn);
+    else
+      turn.index = index_of(at);
     float* const to =
-        problem_.dq + index * (Config::B_r * Config::d_head) + warp * QueryGradients::kFloats;
-    const auto add = [](float (&quad)[4], float* at) { ptx::add_quad(at, quad); };
-    if constexpr (!Config::deterministic) return QueryGradients::for_each(dq, to, lane(), add);
-    const int before = Sequences::blocks_before(problem_, tile_, block_of(at));
-    if (!has_turn) {
-      ptx::wait_alone_for_counter(problem_.counters + index, static_cast<unsigned>(before));
-      ptx::mbarrier_arrive(shared_ + Shared::kTurn);
-    }
-    __syncwarp();
-    if (before == 0)
-      return QueryGradients::for_each(
-          dq, to, lane(), [](float (&quad)[4], float* at) { ptx::store_quad(at, quad); });
-    ptx::mbarrier_wait(shared_ + Shared::kTurn, i & 1);
-    QueryGradients::for_each(dq, to, lane(), add);
+        problem_.dq + turn.index * (Config::B_r * Config::d_head) + warp * QueryGradients::kFloats;
+    if (Config::deterministic && turn.before == 0)
+      QueryGradients::for_each(dq, to, lane(),
+                               [](float (&quad)[4], float* at) { ptx::store_quad(at, quad); });
+    else
+      QueryGradients::for_each(dq, to, lane(),
+                               [](float (&quad)[4], float* at) { ptx::add_quad(at, quad); });
   }
 
   __device__ __forceinline__ void request_keys(const ConstTensorView<4>& tensor, int columns,
