@@ -39,6 +39,11 @@ Problem describe(const typename Config::Args& args, const LaunchContext& context
   problem.scale_log2 = args.softmax_scale * kLog2E;
   problem.sequences = static_cast<int>(sequences);
   problem.cap = attention::usable_cap(args.softcap);
+  // No score is so large or so small that it would see another cap.
+  const float unit = problem.cap > 0 ? std::clamp(problem.cap, 0x1p-60f, 0x1p100f) : 1;
+  problem.to_score = args.softmax_scale / unit;
+  problem.to_log2 = unit * kLog2E;
+  problem.from_log2 = 1 / problem.to_log2;
   const bool is_causal = args.window_right >= 0, is_window = is_causal && args.window_left >= 0;
   const bool is_short = problem.key_blocks <= 32 * sequences;  // on average
   const bool is_open = args.window_left < 0;                   // the last queries see all keys

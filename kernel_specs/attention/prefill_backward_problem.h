@@ -59,7 +59,10 @@ struct Problem : Call<Arguments>,
   bool stores_first, one_counter, from_first;
   bool heads_first;  // steps go through all blocks of a head before those of the next one
   float cap;         // softcap; 0: none
-  float* sinks;      // [H, query_blocks, 8]: sums of P D, P the probability of the sink
+  // Where scores are changed they count caps, or ones if there is no cap: what makes a product a
+  // score, a score an exponent of two, and back.
+  float to_score, to_log2, from_log2;
+  float* sinks;  // [H, query_blocks, 8]: sums of P D, P the probability of the sink
 };
 
 // A sequence's rows of a tensor. A packed one's blocks are counted from where the rows of all

@@ -8,7 +8,7 @@
 #include "attention/prefill_backward_problem.h"
 #include "attention/sm80_backward_block.cuh"
 #include "attention/softcap.cuh"
-#include "ptx/math.cuh"
+#include "ptx/log2.cuh"
 #include "ptx/shared_memory.cuh"
 #include "register_tile.cuh"
 
@@ -62,7 +62,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   __device__ __forceinline__ static Tile tile_again(const Problem&) { return shared_tile(); }
 
   __device__ __forceinline__ static float factor(const Problem& problem) {
-    return kChanges ? kLog2E : problem.scale_log2;
+    return kChanges ? problem.to_log2 : problem.scale_log2;
   }
 
   __device__ __forceinline__ static int nth_block(const Problem& problem, Tile tile, int n) {
@@ -135,15 +135,18 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
                 (std::int64_t{blockIdx.x} * problem.group + head % problem.group) * Config::threads;
       const auto& slopes = problem.args.alibi_slopes;
       const int lane = threadIdx.x % 32;
-      slope_ = slopes.data == nullptr ? 0 : *slopes.template at<const float>(tile.sequence, head);
-      ahead_ = key - tile.own - query + Scores::first_row(lane) - Scores::first_column(lane);
+      slope_ = slopes.data == nullptr ? 0
+                                      : *slopes.template at<const float>(tile.sequence, head) *
+                                            (kLog2E * problem.from_log2);
+      ahead_ = static_cast<float>(key - tile.own - query + Scores::first_row(lane) -
+                                  Scores::first_column(lane));
     }
 
     __device__ __forceinline__ void apply(Scores& scores) const {
-      scores.for_each([&](float& score) { score *= problem_.args.softmax_scale; });
+      scores.for_each([&](float& score) { score *= problem_.to_score; });
       if (problem_.cap > 0) {
-        const attention::Softcap capped(problem_.cap);
-        scores.for_each([&](float& score) { score = capped(score); });
+        const attention::Softcap tanh(1);
+        scores.for_each([&](float& score) { score = tanh(score); });
       }
       if (slope_ != 0)
         unroll<Scores::kLaneRows>([&](int row) {
@@ -152,26 +155,30 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
         });
     }
 
-    // Gradients of scores, of 16 queries, become gradients of products times the factor. The capped
-    // score follows from its probability.
+    // Gradients of scores, of 16 queries, become gradients of products times the factor. A capped
+    // score follows from its probability, of which 0 has no gradient.
     __device__ __forceinline__ void differentiate(const Scores& probabilities, Scores& gradients,
                                                   int slice, std::uint32_t log_sums) const {
       if constexpr (kGivesSlopes) add_to_slope(gradients, slice);
       if (problem_.cap == 0) return;
-      const float reciprocal = 1 / problem_.cap;
       unroll<2>([&](int half) {
-        const int group = 2 * slice + half;
-        const uint2 sums = ptx::load_shared_8(log_sums + group * 32);
-        unroll<2>([&](int side) {
-          const int column = 2 * group + side;
+        const int first = 2 * (2 * slice + half);
+        const uint2 sums = ptx::load_shared_8(log_sums + first * 16);
+        const auto for_each = [&](const auto& f) {
+          unroll<Scores::kLaneRows>([&](int row) { unroll<2>([&](int side) { f(row, side); }); });
+        };
+        float tanh[Scores::kLaneRows][2];
+        for_each([&](int row, int side) {
           const float log_sum = __uint_as_float(side == 0 ? sums.x : sums.y);
-          unroll<Scores::kLaneRows>([&](int row) {
-            const float probability = fmaxf(probabilities(row, column), 0x1p-126f);
-            float score = (__log2f(probability) + log_sum) * (1 / kLog2E);
-            score += slope_ * distance(row, column);
-            const float tanh = ptx::clamp(score * reciprocal, 1);
-            gradients(row, column) *= (1 - tanh) * (1 + tanh);
-          });
+          const float score = ptx::log2(probabilities(row, first + side)) + log_sum;
+          tanh[row][side] = score * problem_.from_log2;
+        });
+        if (slope_ != 0)
+          for_each(
+              [&](int row, int side) { tanh[row][side] += slope_ * distance(row, first + side); });
+        for_each([&](int row, int side) {
+          const float t = tanh[row][side];
+          gradients(row, first + side) *= fmaxf(1 - t * t, 0);
         });
       });
     }
@@ -189,13 +196,12 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     }
 
     __device__ __forceinline__ float distance(int row, int column) const {
-      return static_cast<float>(abs(ahead_ + Scores::row_of(row) - Scores::column_of(column)));
+      return fabsf(ahead_ + static_cast<float>(Scores::row_of(row) - Scores::column_of(column)));
     }
 
     const Problem& problem_;
     float* sums_ = nullptr;
-    float slope_;
-    int ahead_;
+    float slope_, ahead_;
   };
 
  private:

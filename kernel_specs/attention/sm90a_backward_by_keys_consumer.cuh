@@ -104,7 +104,7 @@ class ByKeysConsumer {
     ptx::wgmma_wait_group<1>();
     ptx::pin(scores);
     trace.scores(scores);
-    const auto change = keys_.change_of_scores(problem_, i, block);
+    auto change = keys_.change_of_scores(problem_, i, block);
     if constexpr (Sequences::kChangesScores) change.apply(scores);
     unroll<kScores>([&](int e) {
       scores[e] =
@@ -122,9 +122,10 @@ class ByKeysConsumer {
     trace.probabilities(scores, products);
     unroll<kScores>([&](int e) {
       products[e] = scores[e] * (products[e] - (e / 2 % 2 == 0 ? low_delta : high_delta));
-      if constexpr (Sequences::kChangesScores)
-        products[e] *= change.slope(scores[e], e / 2 % 2 == 0 ? low_sum : high_sum, e);
     });
+    if constexpr (Sequences::kChangesScores)
+      change.differentiate(scores, products, 0,
+                           [&](int e) { return e / 2 % 2 == 0 ? low_sum : high_sum; });
     trace.score_gradients(products);
     wait_for_scores();
     store_transposed(shared_.score_gradients() + own, products, 1);

@@ -156,25 +156,28 @@ class Consumer {
     unroll<kSlices>([&](int slice) {
       if (slice == Config::dv_after)
         request_values(gradients, slice, gradients_full, gradients_parity);
+      float probabilities[8];  // before any is dropped
       unroll<2>([&](int half) {
         const int c = 2 * slice + half;
         if constexpr (!kEarly) delta[c] = row_pair(deltas, c);
         unroll<4>([&](int e) {
           float& product = products_[4 * c + e];
-          const float probability = scores_[4 * c + e], sum = e % 2 == 0 ? delta[c].x : delta[c].y;
+          float& probability = probabilities[4 * half + e];
+          probability = scores_[4 * c + e];
+          const float sum = e % 2 == 0 ? delta[c].x : delta[c].y;
           if constexpr (Sequences::kDropsOut) {
             if (dropped[(4 * c + e) / 32] >> (4 * c + e) % 32 & 1) scores_[4 * c + e] = 0;
             product = scores_[4 * c + e] * product - probability * sum;
           } else {
             product = probability * (product - sum);
           }
-          if constexpr (Sequences::kChangesScores) {
-            change.take(product, 4 * c + e);
-            const float2 log_sum = row_pair(log_sums, c);
-            product *= change.slope(probability, e % 2 == 0 ? log_sum.x : log_sum.y, 4 * c + e);
-          }
         });
       });
+      if constexpr (Sequences::kChangesScores)
+        change.differentiate(probabilities, products_ + 8 * slice, 8 * slice, [&](int e) {
+          const float2 log_sum = row_pair(log_sums, 2 * slice + e / 4);
+          return e % 2 == 0 ? log_sum.x : log_sum.y;
+        });
       pack(score_gradients_, products_, slice);
       if (slice < Config::dv_after) pack(probabilities_, scores_, slice);
       ptx::stmatrix_x4_transposed(to_scores_ + gradients_made + slice * 16 * kPanelRowBytes,

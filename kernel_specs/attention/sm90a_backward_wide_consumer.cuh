@@ -122,12 +122,12 @@ class WideConsumer {
     trace.probabilities(scores, products);
     unroll<kScores>([&](int e) {
       products[e] = scores[e] * (products[e] - (e / 2 % 2 == 0 ? low_delta : high_delta));
-      if constexpr (Sequences::kChangesScores) {
-        change.take(products[e], e);
-        products[e] *= change.slope(scores[e], e / 2 % 2 == 0 ? low_sum : high_sum, e);
-      }
     });
-    if constexpr (Sequences::kChangesScores) change.add_taken();
+    if constexpr (Sequences::kChangesScores) {
+      change.differentiate(scores, products, 0,
+                           [&](int e) { return e / 2 % 2 == 0 ? low_sum : high_sum; });
+      change.add_taken();
+    }
     trace.score_gradients(products);
     store_transposed(shared_.score_gradients(), products);
     ptx::fence_async_shared();

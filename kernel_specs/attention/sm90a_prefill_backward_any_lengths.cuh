@@ -20,6 +20,7 @@
 #include "attention/softcap.cuh"
 #include "integers.h"
 #include "ptx/atomic.cuh"
+#include "ptx/log2.cuh"
 #include "ptx/math.cuh"
 #include "ptx/shared_memory.cuh"
 #include "ptx/special_registers.cuh"
@@ -321,41 +322,45 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
                        ? 0
                        : *slopes.template at<const float>(
                              keys.word(offsetof(Tile, sequence)),
-                             keys.word(offsetof(Tile, kv_head)) * problem.group + in_group);
+                             keys.word(offsetof(Tile, kv_head)) * problem.group + in_group) *
+                             (kLog2E * problem.from_log2);
           if constexpr (kGivesSlopes) in_group_ = in_group;
-          ahead_ = keys.ahead() + Lane::first_key() - block * Config::B_r - Lane::first_query();
+          ahead_ = static_cast<float>(keys.ahead() + Lane::first_key() - block * Config::B_r -
+                                      Lane::first_query());
         }
       }
 
       // The factor that makes a score an exponent of two, before the log-sum-exp is subtracted.
       __device__ __forceinline__ float factor() const {
-        return kChanges ? kLog2E : problem_.scale_log2;
+        return kChanges ? problem_.to_log2 : problem_.scale_log2;
       }
 
       template <int kCount>
       __device__ __forceinline__ void apply(float (&scores)[kCount]) const {
-        unroll<kCount>([&](int e) { scores[e] *= problem_.args.softmax_scale; });
+        unroll<kCount>([&](int e) { scores[e] *= problem_.to_score; });
         if (problem_.cap > 0) {
-          const attention::Softcap capped(problem_.cap);
-          unroll<kCount>([&](int e) { scores[e] = capped(scores[e]); });
+          const attention::Softcap tanh(1);
+          unroll<kCount>([&](int e) { scores[e] = tanh(scores[e]); });
         }
         if (slope_ != 0) unroll<kCount>([&](int e) { scores[e] -= slope_ * distance(e); });
       }
 
-      // The derivative of a score by the product times the factor. The capped score follows from
-      // its probability.
-      __device__ __forceinline__ float slope(float probability, float log_sum, int e) const {
-        if (problem_.cap == 0) return 1;
-        float score = (__log2f(fmaxf(probability, 0x1p-126f)) + log_sum) * (1 / kLog2E);
-        score += slope_ * distance(e);
-        const float tanh = ptx::clamp(score / problem_.cap, 1);
-        return (1 - tanh) * (1 + tanh);
-      }
-
-      // Takes the gradient of a score for that of the slope, and adds what was taken to the
-      // thread's sum.
-      __device__ __forceinline__ void take(float gradient, int e) {
-        if constexpr (kGivesSlopes) of_slope_ += gradient * distance(e);
+      // Gradients of scores from `first` on become those of products times the factor; they are
+      // taken for the slope's before, and added to the thread's sum. A capped score follows from
+      // its probability, of which 0 has no gradient.
+      template <int kCount, class LogSum>
+      __device__ __forceinline__ void differentiate(const float (&probabilities)[kCount],
+                                                    float* gradients, int first,
+                                                    const LogSum& log_sum) {
+        if constexpr (kGivesSlopes)
+          unroll<kCount>([&](int e) { of_slope_ += gradients[e] * distance(first + e); });
+        if (problem_.cap == 0) return;
+        float tanh[kCount];
+        unroll<kCount>([&](int e) {
+          tanh[e] = (ptx::log2(probabilities[e]) + log_sum(e)) * problem_.from_log2;
+        });
+        if (slope_ != 0) unroll<kCount>([&](int e) { tanh[e] += slope_ * distance(first + e); });
+        unroll<kCount>([&](int e) { gradients[e] *= fmaxf(1 - tanh[e] * tanh[e], 0); });
       }
       __device__ __forceinline__ void add_taken() const {
         if constexpr (kGivesSlopes)
@@ -368,12 +373,12 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
 
      private:
       __device__ __forceinline__ float distance(int e) const {
-        return static_cast<float>(abs(ahead_ + Lane::key(e) - Lane::query(e)));
+        return fabsf(ahead_ + static_cast<float>(Lane::key(e) - Lane::query(e)));
       }
 
       const Problem& problem_;
-      float slope_ = 0, of_slope_ = 0;
-      int ahead_ = 0, in_group_ = 0;
+      float slope_ = 0, of_slope_ = 0, ahead_ = 0;
+      int in_group_ = 0;
     };
     __device__ __forceinline__ Change change_of_scores(const Problem& problem, int step,
                                                        int block) const {

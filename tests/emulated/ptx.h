@@ -13,10 +13,11 @@ namespace kernelmint::ptx {
 
 inline constexpr int kPoison = 0x42;
 
-// math.cuh
+// math.cuh, log2.cuh
 
 inline float flushed(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.f, x) : x; }
 inline float exp2(float x) { return flushed(std::exp2(x)); }
+inline float log2(float x) { return std::log2(flushed(x)); }
 inline float reciprocal(float x) { return flushed(1 / x); }
 inline float clamp(float x, float most) { return std::clamp(x, -most, most); }
 
