@@ -309,12 +309,17 @@ def test_attention_is_measured_beside_the_others_and_held_to_a_goal(tmp_path) ->
     assert "<svg" in files["plot.svg"].read_text()
 
 
-@pytest.mark.parametrize("family", ["flash_prefill", "flash_decode", "flash_backward"])
+@pytest.mark.parametrize(
+    "family", ["flash_prefill", "flash_decode", "flash_backward", "flash_prefill_backward"]
+)
 def test_attentions_other_families_are_right_in_their_cells(family) -> None:
     """Every kernel and front agrees with the oracle on the part of a cell that is compared."""
-    shapes = {"flash_backward": ["--case", "dtype=f32,d_head=64,size=1x70,heads=4,kv_heads=2"]}
+    shapes = {
+        "flash_backward": ["--case", "dtype=f32,d_head=64,size=1x70,heads=4,kv_heads=2"],
+        "flash_prefill_backward": ["--case", "dtype=f32,d_head=64,softcap=2.5,window=99"],
+    }
     options = shapes.get(family, ["--case", "packed 4x|1x1024"])
-    options += ["--contender", "kernelmint"] if family != "flash_backward" else []
+    options += ["--contender", "kernelmint"] if family not in shapes else []
     done = CliRunner().invoke(main, [family, "--target", "cpu", "--seconds", "0", *options])
     assert done.exit_code == 0, done.output
     assert "WRONG" not in done.output

@@ -164,7 +164,9 @@ def _tensors(inputs: Inputs) -> tuple[Tensor, Tensor, Tensor]:
 def _varlen(problem: Packed, inputs: Inputs) -> Call:
     """Returns a call of the function that one would call."""
     ends, most = inputs["cu_seqlens_q"], max(problem.lengths)
-    options = {"causal": problem.causal, "window_size": (problem.window, -1)}
+    options = {
+        "causal": problem.causal, "window_size": (problem.window, -1), "softcap": problem.softcap,
+    }  # fmt: skip
     function = kernelmint.flash_attn_varlen_func
     return partial(function, *_tensors(inputs), ends, ends, most, most, **options)
 
@@ -232,6 +234,7 @@ def _packed_3(problem: Packed, inputs: Inputs) -> Call | str:
 def _packed_4(problem: Packed, inputs: Inputs) -> Call:
     q, k, v = _tensors(inputs)
     options: dict[str, Any] = {"q": q, "k": k, "v": v, "causal": problem.causal}
+    options["softcap"] = problem.softcap
     if problem.window >= 0:
         options |= {"causal": False, "window_size": (problem.window, 0)}
     if isinstance(problem, Decoding):
@@ -355,24 +358,32 @@ def _packed_backward_4(deterministic: bool, problem: PackedGradients, inputs: In
         _flash_attention_4("_flash_attn_bwd"), **arguments, out=inputs["o"][0],
         softmax_scale=problem.d_head**-0.5, causal=problem.causal and not windowed,
         max_seqlen_q=most, max_seqlen_k=most, deterministic=deterministic,
+        softcap=problem.softcap,
     )  # fmt: skip
 
 
+def _uncapped(
+    call: Callable[[Any, Inputs], Call | str], problem: Packed, inputs: Inputs
+) -> Call | str:
+    """Returns a contender's call, unless scores are capped, which it is not asked to do here."""
+    return "it is called without a softcap" if problem.softcap else call(problem, inputs)
+
+
 _BOTH = {
-    "FlashAttention-3": Contender(_packed_3, *_FA3),
+    "FlashAttention-3": Contender(partial(_uncapped, _packed_3), *_FA3),
     "FlashAttention-4": Contender(_packed_4, *_FA4),
-    "PyTorch cuDNN": Contender(_packed_cudnn, "cuda"),
-    "PyTorch flash": Contender(_packed_flash, "cuda"),
+    "PyTorch cuDNN": Contender(partial(_uncapped, _packed_cudnn), "cuda"),
+    "PyTorch flash": Contender(partial(_uncapped, _packed_flash), "cuda"),
 }
 PACKED = {
     **_BOTH,
-    "PyTorch varlen_attn": Contender(_varlen_attn, "cuda"),
-    "FlexAttention": Contender(_flex_attention),
+    "PyTorch varlen_attn": Contender(partial(_uncapped, _varlen_attn), "cuda"),
+    "FlexAttention": Contender(partial(_uncapped, _flex_attention)),
     "kernelmint": Contender(_varlen, kernel=lambda problem, inputs: "kernelmint"),
 }
 PACKED_GRADIENTS = {
-    "PyTorch flash": Contender(_packed_backward_flash, "cuda"),
-    "PyTorch flash, one sequence at a time": Contender(_each_backward, "cpu"),
+    "PyTorch flash": Contender(partial(_uncapped, _packed_backward_flash), "cuda"),
+    "PyTorch flash, one sequence at a time": Contender(partial(_uncapped, _each_backward), "cpu"),
     "FlashAttention-4": Contender(partial(_packed_backward_4, False), *_FA4),
     "FlashAttention-4, deterministic": Contender(partial(_packed_backward_4, True), *_FA4),
 }

@@ -185,6 +185,7 @@ class Packed(Problem):
     causal: bool
     window: int  # keys before a query's own that it sees; -1: all
     lengths: tuple[int, ...]  # keys of each sequence
+    softcap: float = 0  # 0: none
 
     @property
     def group(self) -> str:
@@ -192,6 +193,7 @@ class Packed(Problem):
         parts = [self.dtype, f"d {self.d_head}", f"{self.heads} heads over {self.kv_heads}"]
         parts += ["packed", *["causal"] * self.causal]
         parts += [f"window {self.window}"] * (self.window >= 0)
+        parts += [f"softcap {self.softcap:g}"] * (self.softcap > 0)
         return ", ".join(parts)
 
     @property
@@ -237,6 +239,7 @@ class Packed(Problem):
         return {
             "q": q, "k": k, "v": v, "cu_seqlens_q": ends, "cu_seqlens_k": ends,
             "window_left": self.window, "window_right": 0 if self.causal else -1,
+            "softcap": self.softcap,
         }  # fmt: skip
 
     def part(self, inputs: Inputs) -> tuple[Inputs, Callable[[Results], Results]]:
@@ -267,7 +270,8 @@ class PackedGradients(Packed):
         q, k, v = (inputs.pop(name) for name in "qkv")
         o, lse, _ = runtime.flash_attn_varlen_func(
             q[0], k[0], v[0], inputs["cu_seqlens_q"], inputs["cu_seqlens_k"],
-            window_size=(self.window, 0 if self.causal else -1), return_attn_probs=True,
+            window_size=(self.window, 0 if self.causal else -1), softcap=self.softcap,
+            return_attn_probs=True,
         )  # fmt: skip
         (dout,) = _normal(device, self.dtype, q.shape)
         return {"dout": dout, "q": q, "k": k, "v": v, "o": o[None], "lse": lse[None], **inputs}
@@ -337,21 +341,21 @@ def mixed(count: int = 16, least: int = 128, most: int = 8192) -> tuple[int, ...
 def packed(
     kind: type[Packed], kernels: Sequence[KernelInfo], device: torch.device, *,
     d_head: Sequence[int] = (128,), dtype: Sequence[str] = ("bf16",),
-    window: Sequence[int] = (1023,),
+    window: Sequence[int] = (1023,), softcap: Sequence[float] = (0,),
 ) -> list[Packed]:  # fmt: skip
     """Returns Packed or PackedGradients: sequences of mixed lengths, and windows, by default of
-    1,024, in 16k; on a CPU fewer and shorter ones."""
+    1,024, in 16k; on a CPU fewer and shorter ones; by default without a softcap."""
     on_gpu = device.type == "cuda"
     whole = mixed() if on_gpu else mixed(4, 64, 1024)
     windows = ((16384,), (16384,) * 4) if on_gpu else ((4096,),)
     problems = []
-    for columns, name in itertools.product(d_head, dtype):
+    for columns, name, cap in itertools.product(d_head, dtype, softcap):
         heads = _GPU_HIDDEN // columns if on_gpu else 4
         shapes = [(name, columns, heads, heads), (name, columns, heads, heads // 4)]
         masks = itertools.product(shapes, (False, True))
-        problems += [kind(*shape, causal, -1, whole) for shape, causal in masks]
+        problems += [kind(*shape, causal, -1, whole, cap) for shape, causal in masks]
         problems += [
-            kind(*shape, True, keys, lengths)
+            kind(*shape, True, keys, lengths, cap)
             for shape, keys, lengths in itertools.product(shapes, window, windows)
         ]
     return problems
