@@ -316,10 +316,14 @@ def test_attentions_other_families_are_right_in_their_cells(family) -> None:
     """Every kernel and front agrees with the oracle on the part of a cell that is compared."""
     shapes = {
         "flash_backward": ["--case", "dtype=f32,d_head=64,size=1x70,heads=4,kv_heads=2"],
-        "flash_prefill_backward": ["--case", "dtype=f32,d_head=64,softcap=2.5,window=99"],
+        "flash_prefill_backward": [
+            "--case",
+            "dtype=f32,d_head=64,softcap=2.5",
+            "--case",
+            "4x64-1024",
+        ],
     }
-    options = shapes.get(family, ["--case", "packed 4x|1x1024"])
-    options += ["--contender", "kernelmint"] if family not in shapes else []
+    options = shapes.get(family, ["--case", "packed 4x|1x1024", "--contender", "kernelmint"])
     done = CliRunner().invoke(main, [family, "--target", "cpu", "--seconds", "0", *options])
     assert done.exit_code == 0, done.output
     assert "WRONG" not in done.output
