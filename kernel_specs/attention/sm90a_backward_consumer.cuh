@@ -33,10 +33,13 @@ class Consumer {
   static constexpr int kColumns = Config::d_head / 2;     // registers of dV, or of dK
   static constexpr int kPart = Shared::kPartQueries / 2;  // columns of a part of dQ
   // True if the values of a step's queries are read before they are needed: registers are few, and
-  // with dropout fewer.
-  static constexpr bool kEarly = Config::B_r <= 80 && !Sequences::kDropsOut;
+  // with dropout fewer; and capped scores become probabilities late.
+  static constexpr bool kEarly =
+      Config::B_r <= 80 && !Sequences::kDropsOut && !Sequences::kCapsScores;
   // True if a part of dQ is half of the queries, with all columns.
   static constexpr bool kHalves = Shared::kPartQueries < Config::B_r;
+  // dV is requested when dS of so many slices is made.
+  static constexpr int kValuesAfter = Sequences::kChangesScores ? kSlices : Config::dv_after;
   using Fragments = std::uint32_t[kSlices][4];
   using ScoreProduct = ptx::Wgmma<Element, Config::B_r>;
   using PartProduct = ptx::Wgmma<Element, Shared::kPartQueries>;
@@ -134,15 +137,21 @@ class Consumer {
     ptx::pin(scores_);
     trace.scores(scores_);
     auto change = keys_.change_of_scores(problem_, i, block);
-    if constexpr (Sequences::kChangesScores) change.apply(scores_);
-    unroll<Config::B_r / 8>([&](int c) {
+    const auto make_probabilities = [&](int c) {
       if constexpr (!kEarly) sums[c] = row_pair(log_sums, c);
       unroll<4>([&](int e) {
         float& score = scores_[4 * c + e];
         score = probability<kCleans>(score * change.factor(), e % 2 == 0 ? sums[c].x : sums[c].y);
       });
-    });
-    if constexpr (kMasked) hide<Config>(problem_, keys_, block, scores_);
+    };
+    if constexpr (Sequences::kCapsScores) {
+      change.cap(scores_);
+      if constexpr (kMasked) hide<Config>(problem_, keys_, block, scores_, kNoTanh);
+    } else {
+      if constexpr (Sequences::kChangesScores) change.apply(scores_);
+      unroll<Config::B_r / 8>(make_probabilities);
+      if constexpr (kMasked) hide<Config>(problem_, keys_, block, scores_, 0);
+    }
     // A wait that is over, but is a branch: ptxas moves no exponentials past it, which would hold
     // up the work that waits for dP.
     ptx::mbarrier_wait(gradients_full, gradients_parity);
@@ -154,16 +163,28 @@ class Consumer {
     trace.probabilities(scores_, products_);
     const std::uint32_t gradients_made = shared_.score_gradients(i % 2);
     unroll<kSlices>([&](int slice) {
-      if (slice == Config::dv_after)
-        request_values(gradients, slice, gradients_full, gradients_parity);
-      float probabilities[8];  // before any is dropped
+      if (slice == kValuesAfter) request_values(gradients, slice, gradients_full, gradients_parity);
+      // dS of capped scores has a factor that follows from tanh, which is kept until here.
+      [[maybe_unused]] float tanh[8];
+      if constexpr (Sequences::kCapsScores) {
+        // It does cap; but where registers are few ptxas needs a branch, else it lacks some, and
+        // has products wait for each other.
+        if (Config::d_head < 128 || change.caps()) {
+          unroll<8>([&](int e) { tanh[e] = scores_[8 * slice + e]; });
+          change.template slant<8>(scores_ + 8 * slice, 8 * slice);
+          unroll<2>([&](int half) { make_probabilities(2 * slice + half); });
+          if constexpr (kMasked)
+            unroll<8>([&](int e) {
+              if (tanh[e] == kNoTanh) scores_[8 * slice + e] = 0;
+            });
+        }
+      }
       unroll<2>([&](int half) {
         const int c = 2 * slice + half;
         if constexpr (!kEarly) delta[c] = row_pair(deltas, c);
         unroll<4>([&](int e) {
           float& product = products_[4 * c + e];
-          float& probability = probabilities[4 * half + e];
-          probability = scores_[4 * c + e];
+          const float probability = scores_[4 * c + e];
           const float sum = e % 2 == 0 ? delta[c].x : delta[c].y;
           if constexpr (Sequences::kDropsOut) {
             if (dropped[(4 * c + e) / 32] >> (4 * c + e) % 32 & 1) scores_[4 * c + e] = 0;
@@ -174,18 +195,20 @@ class Consumer {
         });
       });
       if constexpr (Sequences::kChangesScores)
-        change.differentiate(probabilities, products_ + 8 * slice, 8 * slice, [&](int e) {
-          const float2 log_sum = row_pair(log_sums, 2 * slice + e / 4);
-          return e % 2 == 0 ? log_sum.x : log_sum.y;
+        change.template take<8>(products_ + 8 * slice, 8 * slice);
+      if constexpr (Sequences::kCapsScores)
+        unroll<8>([&](int e) {
+          const float factor = 1 - tanh[e] * tanh[e];  // NaN in rows beside a sequence
+          products_[8 * slice + e] *= kMasked ? fmaxf(factor, 0) : factor;
         });
       pack(score_gradients_, products_, slice);
-      if (slice < Config::dv_after) pack(probabilities_, scores_, slice);
+      if (slice < kValuesAfter) pack(probabilities_, scores_, slice);
       ptx::stmatrix_x4_transposed(to_scores_ + gradients_made + slice * 16 * kPanelRowBytes,
                                   score_gradients_[slice]);
     });
     if constexpr (Sequences::kChangesScores) change.add_taken();
     trace.score_gradients(products_);
-    if (Config::dv_after >= kSlices)
+    if (kValuesAfter >= kSlices)
       request_values(gradients, kSlices, gradients_full, gradients_parity);
     ptx::fence_async_shared();
     ptx::named_barrier_sync(kScoresMade, 256);

@@ -51,14 +51,17 @@ __device__ __forceinline__ float probability(float score, float log_sum) {
   return ptx::exp2(score - log_sum);
 }
 
-// Probabilities are 0 where a query does not see a key.
+// In the place of a hidden score's tanh.
+inline constexpr float kNoTanh = 2;
+
+// Scores, or what was made of them, become `value` where a query does not see a key.
 template <class Config, class Problem, class Keys, int kCount>
 __device__ __forceinline__ void hide(const Problem& problem, const Keys& keys, int block,
-                                     float (&probabilities)[kCount]) {
+                                     float (&scores)[kCount], float value) {
   using Lane = ScoresOfLane<Config>;
   const auto hidden = keys.hidden(problem, block, Lane::first_key(), Lane::first_query());
   unroll<kCount>([&](int e) {
-    if (hidden(Lane::key(e), Lane::query(e))) probabilities[e] = 0;
+    if (hidden(Lane::key(e), Lane::query(e))) scores[e] = value;
   });
 }
 

@@ -110,7 +110,7 @@ class WideConsumer {
       scores[e] =
           probability<kCleans>(scores[e] * change.factor(), e / 2 % 2 == 0 ? low_sum : high_sum);
     });
-    if constexpr (kMasked) hide<Config>(problem_, keys_, block, scores);
+    if constexpr (kMasked) hide<Config>(problem_, keys_, block, scores, 0);
     const std::uint32_t probabilities = shared_.probabilities(i % 2);
     store_transposed(probabilities, scores);
     ptx::fence_async_shared();
@@ -124,7 +124,7 @@ class WideConsumer {
       products[e] = scores[e] * (products[e] - (e / 2 % 2 == 0 ? low_delta : high_delta));
     });
     if constexpr (Sequences::kChangesScores) {
-      change.differentiate(scores, products, 0,
+      change.differentiate(scores, products,
                            [&](int e) { return e / 2 % 2 == 0 ? low_sum : high_sum; });
       change.add_taken();
     }

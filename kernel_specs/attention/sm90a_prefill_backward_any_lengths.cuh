@@ -17,7 +17,7 @@
 #include "attention/sm90a_backward_wide_shared_memory.cuh"
 #include "attention/sm90a_prefill_backward_order.cuh"
 #include "attention/sm90a_prefill_backward_problem.h"
-#include "attention/softcap.cuh"
+#include "attention/tanh.cuh"
 #include "integers.h"
 #include "ptx/atomic.cuh"
 #include "ptx/log2.cuh"
@@ -32,16 +32,19 @@ namespace kernelmint::flash_prefill_backward::sm90a {
 using attention_backward::sm90a::BlockOfStep, attention_backward::sm90a::kIsWide,
     attention_backward::sm90a::ManyTiles, attention_backward::sm90a::Turn;
 
+// Products become scores by a factor; by slopes, too; or by a cap, and slopes if there are any.
+enum class Scores { kScaled, kSlanted, kCapped };
+
 // The main kernel's view of a call, as flash_backward's EqualSequences is.
-template <class Config, bool kChanges>
+template <class Config, Scores kScores>
 struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename Config::Args>> {
   using Problem = sm90a::Problem<typename Config::Args>;
   using Base = flash_prefill_backward::AnyLengths<Config, Problem>;
   using Tile = flash_prefill_backward::Tile;
   using Base::kFarthest, Base::reach, Base::nth_block, Base::block_index;
 
-  // True if a thread block has many tiles, unless scores are changed.
-  static constexpr bool kMayBePersistent = [] {
+  // True if a thread block has many tiles.
+  static constexpr bool kPersistent = [] {
     if constexpr (requires { Config::persistent; }) return Config::persistent;
     return false;
   }();
@@ -51,7 +54,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     return false;
   }();
   static constexpr int kTilesBytes = ManyTiles::kBytes + ManyTiles::kDescriptions * sizeof(Tile);
-  static constexpr int kTileBytes = (kMayBePersistent ? kTilesBytes : sizeof(Tile)) +
+  static constexpr int kTileBytes = (kPersistent ? kTilesBytes : sizeof(Tile)) +
                                     (kMayMakeSums ? attention_backward::sm90a::kSumMakerBytes : 0);
   using Shared = std::conditional_t<kIsWide<Config>,
                                     attention_backward::sm90a::WideSharedMemory<Config, kTileBytes>,
@@ -59,11 +62,11 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
   using Lane = attention_backward::sm90a::ScoresOfLane<Config>;
   using NoTrace = attention_backward::sm90a::NoTrace;
 
-  static constexpr bool kChangesScores = kChanges;
+  static constexpr bool kChangesScores = kScores != Scores::kScaled;
+  static constexpr bool kCapsScores = kScores == Scores::kCapped;
   static constexpr bool kGivesSlopes = attention::GivesSlopes<typename Config::Args>;
   static constexpr bool kCleans = true;
-  static constexpr bool kPersistent = kMayBePersistent && !kChanges;
-  static constexpr bool kMakesSums = kMayMakeSums && kPersistent;
+  static constexpr bool kMakesSums = kMayMakeSums && !kChangesScores;
   static constexpr bool kDropsOut = attention::DropsOut<typename Config::Args>;
 
   __device__ __forceinline__ static NoTrace trace(const Problem&, int, int) { return {}; }
@@ -245,7 +248,8 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
     // before, and those after, do not.
     template <class F>
     __device__ __forceinline__ void for_each_step(const Problem& problem, const Tile&, int steps,
-                                                  const F& f, int before = 0) const {
+                                                  const F& f, int before = 0) {
+      if constexpr (kChangesScores) before_ = before;
       for (int i = 0, start = 0; i < steps;) {
         const Part part = part_of(problem, i, start);
         const auto block = [&] {
@@ -257,7 +261,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
         for (; i < part.masked_end; ++i) f(std::true_type(), before + i, block());
 #pragma unroll 1
         for (; i < part.end; ++i)
-          f(std::false_type(), before + i, kChanges || kDropsOut ? block() : 0);
+          f(std::false_type(), before + i, kChangesScores || kDropsOut ? block() : 0);
       }
     }
 
@@ -315,9 +319,10 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
       __device__ __forceinline__ Change(const Problem& problem, const Keys& keys, int step,
                                         int block)
           : problem_(problem) {
-        if constexpr (kChanges) {
+        if constexpr (kChangesScores) {
           const auto& slopes = problem.args.alibi_slopes;
-          const int in_group = problem.heads_first ? step / keys.blocks() : step % problem.group;
+          const int in_group =
+              problem.heads_first ? (step - keys.before_) / keys.blocks() : step % problem.group;
           slope_ = slopes.data == nullptr
                        ? 0
                        : *slopes.template at<const float>(
@@ -332,34 +337,49 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
 
       // The factor that makes a score an exponent of two, before the log-sum-exp is subtracted.
       __device__ __forceinline__ float factor() const {
-        return kChanges ? problem_.to_log2 : problem_.scale_log2;
+        return kChangesScores ? problem_.to_log2 : problem_.scale_log2;
       }
 
+      __device__ __forceinline__ bool caps() const { return problem_.cap > 0; }
+      // Products become scores, of capped ones their tanh; slopes are not taken off yet.
+      template <int kCount>
+      __device__ __forceinline__ void cap(float (&scores)[kCount]) const {
+        unroll<kCount>([&](int e) {
+          scores[e] *= problem_.to_score;
+          if constexpr (kCapsScores) scores[e] = attention::fast_tanh(scores[e]);
+        });
+      }
+      // Scores from `first` on lose as much as slopes take off.
+      template <int kCount>
+      __device__ __forceinline__ void slant(float* scores, int first) const {
+        if (!kCapsScores || slope_ != 0)
+          unroll<kCount>([&](int e) { scores[e] -= slope_ * distance(first + e); });
+      }
       template <int kCount>
       __device__ __forceinline__ void apply(float (&scores)[kCount]) const {
-        unroll<kCount>([&](int e) { scores[e] *= problem_.to_score; });
-        if (problem_.cap > 0) {
-          const attention::Softcap tanh(1);
-          unroll<kCount>([&](int e) { scores[e] = tanh(scores[e]); });
-        }
-        if (slope_ != 0) unroll<kCount>([&](int e) { scores[e] -= slope_ * distance(e); });
+        cap(scores);
+        slant<kCount>(scores, 0);
       }
 
-      // Gradients of scores from `first` on become those of products times the factor; they are
-      // taken for the slope's before, and added to the thread's sum. A capped score follows from
-      // its probability, of which 0 has no gradient.
-      template <int kCount, class LogSum>
-      __device__ __forceinline__ void differentiate(const float (&probabilities)[kCount],
-                                                    float* gradients, int first,
-                                                    const LogSum& log_sum) {
+      // Gradients of scores from `first` on are taken for the slope's: added to the thread's sum.
+      template <int kCount>
+      __device__ __forceinline__ void take(const float* gradients, int first) {
         if constexpr (kGivesSlopes)
           unroll<kCount>([&](int e) { of_slope_ += gradients[e] * distance(first + e); });
-        if (problem_.cap == 0) return;
+      }
+      // Gradients of scores become those of products times the factor, and are taken before. A
+      // capped score follows from its probability, of which 0 has no gradient.
+      template <int kCount, class LogSum>
+      __device__ __forceinline__ void differentiate(const float (&probabilities)[kCount],
+                                                    float (&gradients)[kCount],
+                                                    const LogSum& log_sum) {
+        take<kCount>(gradients, 0);
+        if constexpr (!kCapsScores) return;
         float tanh[kCount];
         unroll<kCount>([&](int e) {
           tanh[e] = (ptx::log2(probabilities[e]) + log_sum(e)) * problem_.from_log2;
         });
-        if (slope_ != 0) unroll<kCount>([&](int e) { tanh[e] += slope_ * distance(first + e); });
+        if (slope_ != 0) unroll<kCount>([&](int e) { tanh[e] += slope_ * distance(e); });
         unroll<kCount>([&](int e) { gradients[e] *= fmaxf(1 - tanh[e] * tanh[e], 0); });
       }
       __device__ __forceinline__ void add_taken() const {
@@ -429,6 +449,7 @@ struct AnyLengths : flash_prefill_backward::AnyLengths<Config, Problem<typename 
 
     Place place_;
     int warpgroup_;
+    [[maybe_unused]] int before_;  // the steps of the thread block's tiles before
   };
 
   template <class Element>

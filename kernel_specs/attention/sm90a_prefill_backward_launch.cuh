@@ -50,10 +50,10 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
   problem.multiprocessors = static_cast<int>(context.facts.sm_count);
   // The main kernel makes D, as flash_backward's does, unless more follows from it, or all of dQ
   // has to be zero before.
-  const bool leaves_sums = sm90a::AnyLengths<Config, false>::kMakesSums && has_queries &&
-                           has_keys && !changes_scores(problem) && args.ds_aux.data == nullptr &&
-                           problem.stores_first && args.o.stride[1] > 0 &&
-                           problem.tiles >= 6 * problem.multiprocessors &&
+  const bool leaves_sums = sm90a::AnyLengths<Config, sm90a::Scores::kScaled>::kMakesSums &&
+                           has_queries && has_keys && !changes_scores(problem) &&
+                           args.ds_aux.data == nullptr && problem.stores_first &&
+                           args.o.stride[1] > 0 && problem.tiles >= 6 * problem.multiprocessors &&
                            blocks_seen<Config>(problem) >= 4;
   if (leaves_sums)
     for (const LaunchResult& result :
@@ -89,15 +89,23 @@ LaunchResult launch(const void* pointer, const LaunchContext& context) {
         context, problem);
     if (result.error != nullptr) return result;
   }
-  const auto run = [&]<bool kChangesScores>() {
-    if (sm90a::AnyLengths<Config, kChangesScores>::kPersistent && has_queries)
+  const auto run_scores = [&]<sm90a::Scores kScores>() {
+    if (sm90a::AnyLengths<Config, kScores>::kPersistent && has_queries)
       blocks = std::min<std::int64_t>(blocks, context.facts.sm_count);
-    return launch_cuda<&flash_prefill_backward_sm90a<Config, kChangesScores>>(
+    return launch_cuda<&flash_prefill_backward_sm90a<Config, kScores>>(
         {.grid = {blocks},
          .block = {Config::threads},
          .shared_memory = Config::smem_bytes,
          .dependent = has_queries},
         context, problem);
+  };
+  const auto run = [&]<bool kChangesScores>() {
+    using sm90a::Scores;
+    if constexpr (kChangesScores)
+      return problem.cap > 0 ? run_scores.template operator()<Scores::kCapped>()
+                             : run_scores.template operator()<Scores::kSlanted>();
+    else
+      return run_scores.template operator()<Scores::kScaled>();
   };
   if (has_keys) {
     const LaunchResult result = run_main<Config>(problem, run);

@@ -34,6 +34,7 @@ struct EqualSequences {
                                     SharedMemory<Config, kTileBytes>>;
 
   static constexpr bool kChangesScores = false;  // scores are products times a factor
+  static constexpr bool kCapsScores = false;
   static constexpr bool kDropsOut = false;
   static constexpr bool kCleans = false;  // rows beside a sequence may be multiplied
 

@@ -252,6 +252,24 @@ def test_the_main_kernel_makes_d_of_long_sequences(key: str, window: tuple[int, 
     call.check(asks_ds_aux=False)
 
 
+@pytest.mark.parametrize("softcap", [0.0, 1.5])
+@pytest.mark.parametrize("key", slow_if(lambda key: "-det-" in key, MAKE_D))
+def test_later_tiles_of_a_thread_block_have_slopes_of_their_own(key: str, softcap: float) -> None:
+    LENGTHS["long"] = ([300, 260], [700, 260])
+    heads = (6, 2) if key.startswith(EMULATED) else (99, 33)  # so many tiles are enough
+    Call(key, "long", (-1, -1), softcap, False, True, (64, 64), heads).check()
+
+
+@pytest.mark.parametrize("key", slow_if(lambda key: "-det-" in key, MAKE_D))
+@pytest.mark.parametrize("far", [1e4, math.inf])
+def test_scores_far_beyond_the_cap_have_no_gradient(key: str, far: float) -> None:
+    """Times a key so large the least gradient would be a large one of its query."""
+    call = Call(key, "packed", (-1, 0), 1.5, False, False, (64, 64), (2, 2))
+    call.k[0, 50, 0, 3] = far
+    call.attend()
+    call.check()
+
+
 @pytest.mark.skipif(not HERE, reason="built without CUDA")
 @pytest.mark.parametrize("key", slow_if(is_slow, HERE))
 def test_hidden_values_reach_no_gradient_of_the_emulated(key: str) -> None:
