@@ -96,7 +96,7 @@ def _move_text(console: Console, keys: list[Text], figures: list[list[Text]]) ->
                 figures.remove(cells)
                 keys[:] = pairs
     if equal:
-        console.print(f"all rows: {', '.join(equal)}", highlight=False, soft_wrap=True)
+        console.print(f"these rows: {', '.join(equal)}", highlight=False, soft_wrap=True)
 
 
 def _text(cell: object) -> Text:

@@ -51,6 +51,18 @@ def test_a_set_is_recorded_with_the_kernels_that_a_toolkit_has_trouble_with(fami
     assert table == {fails, whole, fails._replace(**compiled), whole._replace(**compiled)}
 
 
+@pytest.mark.parametrize("option", ["--csv", "--rows"])
+def test_no_spec_is_written_over(family, key, tmp_path, option):
+    compiler, spec = tmp_path / "nvcc", family.folder / "sm80.yaml"
+    compiler.write_text("#!/bin/sh\necho 'release 13.9, V13.9.1'\n")
+    compiler.chmod(0o755)
+    before = spec.read_bytes()
+    options = ["--nvcc", str(compiler), "--architecture", "80", option, str(spec)]
+    result = CliRunner().invoke(main, ["toolkits", str(family.specs), *options])
+    assert (result.exit_code, f"{spec}: is an input" in result.output) == (2, True)
+    assert spec.read_bytes() == before
+
+
 @pytest.mark.skipif(NVCC is None, reason="no nvcc on PATH")
 def test_two_builds_of_a_changed_constraint_are_compared_in_every_format(family, key, tmp_path):
     """Kernels that the constraint leaves out are gone, others are new, at the line of the set."""

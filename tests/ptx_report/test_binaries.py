@@ -265,6 +265,27 @@ def test_compressed_code_names_the_package_that_reads_it(tmp_path, monkeypatch):
 # The compiler
 
 
+def compiler():
+    """nvcc's command; skips without it."""
+    try:
+        return nvcc.find().command
+    except nvcc.NvccNotFoundError as error:
+        pytest.skip(str(error))
+
+
+def test_the_stack_of_a_kernel_that_calls_itself_is_unknown(tmp_path):
+    source, path = tmp_path / "k.cu", tmp_path / "k.so"
+    source.write_text(
+        "__device__ __noinline__ int f(int n) { return n < 2 ? n : f(n - 1) + f(n - 2); }\n"
+        'extern "C" __global__ void k(int* p) { *p = f(*p); }\n'
+    )
+    options = ("--shared", "-rdc=true", "-Xcompiler", "-fPIC", "-arch=sm_90")
+    subprocess.run([*compiler(), *options, source, "-o", path], check=True, capture_output=True)
+    assert {row.symbol: row.stack_frame for row in reader.read(path)}["k"] is None
+    (line,) = (line for line in run(path).output.splitlines() if line.startswith("k "))
+    assert line.split()[4:6] == ["?", "0"]  # spills, no stack, shared memory
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -281,14 +302,10 @@ def test_compressed_code_names_the_package_that_reads_it(tmp_path, monkeypatch):
 def test_what_nvcc_makes_here(tmp_path, options):
     if CUOBJDUMP is None:
         pytest.skip("no cuobjdump")
-    try:
-        compiler = nvcc.find()
-    except nvcc.NvccNotFoundError as error:
-        pytest.skip(str(error))
     path = tmp_path / "out"
     archs = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ("80", "90a", "120a")]
     source = DATA / "src/binaries.cu"
-    subprocess.run([*compiler.command, *options, *archs, source, "-o", path], check=True)
+    subprocess.run([*compiler(), *options, *archs, source, "-o", path], check=True)
     printed = subprocess.run([CUOBJDUMP, "-res-usage", path], capture_output=True, text=True)
     wanted = figures(resource_usage(printed.stdout))
     assert len(wanted) >= 12

@@ -225,15 +225,16 @@ def test_two_lines_of_a_narrow_terminal_show_a_row(tmp_path):
     key = KEYS[0]
     rows = [
         Row(symbol(key).replace("18flash_forward_sm80", f"26flash_forward_sm80_part{n}"),
-            arch="sm_90", used_registers=n, barriers=1, smem=1024, stack_frame=0,
-            spill_stores=0, spill_loads=0, compile_time_ms=1234.5, cmem0=900, code_bytes=10_000 * n)
+            arch="sm_90" if n > 100 else "sm_80", used_registers=n, barriers=1, smem=1024,
+            stack_frame=0, spill_stores=0, spill_loads=0, compile_time_ms=1234.5, cmem0=900,
+            code_bytes=10_000 * n)
         for n in range(100, 130)
     ]  # fmt: skip
     path = tmp_path / "r.csv"
     path.write_text(csv_text(rows), newline="")
     lines = on_a_terminal(80, path)
     assert lines[0].startswith(
-        "all rows: arch sm_90, spills 0, stack 0, smem 1,024, bar 1, ms 1,23"
+        "these rows: arch sm_90, spills 0, stack 0, smem 1,024, bar 1, ms 1,23"
     )
     assert len(lines) == 3 + 2 * 20 + 2
     assert lines[3:5] == [f"{key}  flash_forward_sm80_part129", "   129  1,290,000"]

@@ -76,7 +76,6 @@ def test_a_long_comment_is_folded_and_fits(tmp_path):
 @pytest.mark.parametrize(
     ("conditions", "offences"),
     [
-        ("", 0),
         ("spills", 1),
         ("spills+7", 1),
         ("spills+8", 0),
@@ -121,11 +120,37 @@ def test_it_fails_on_what_exceeds_a_condition(tmp_path, conditions, offences):
         ("worse+1", "got 'worse+1'"),
         ("registers-8", "occupancy falls (occupancy-10), all others grow"),
         ("size", "--fail-on size: no kernel of both reports has this figure"),
+        ("occupancy-1", "--fail-on occupancy-1: no kernel of both reports has this figure"),
+        ("", "got '', expected spills, registers"),
+        (" , ", "got '', expected spills, registers"),
     ],
 )
 def test_a_condition_that_holds_nothing_is_refused(two, conditions, message):
     result = run(*two, "--fail-on", conditions)
     assert (result.exit_code, message in result.output) == (2, True)
+
+
+@pytest.mark.parametrize("condition", ["spills", "registers", "C75", "size", "worse", "removed"])
+def test_a_filter_that_leaves_no_kernel_leaves_nothing_to_hold(two, condition):
+    result = run(*two, "--where", "arch == 'sm90'", "--fail-on", f"{condition}")
+    message = f"--fail-on {condition}: nothing to hold to it: no kernel is in "
+    assert (result.exit_code, message in result.output) == (2, True)
+
+
+def test_architectures_that_only_one_report_has_leave_nothing_to_hold(tmp_path):
+    """But a kernel that was added may fail on its spills."""
+    old = kernel(code_bytes=100)
+    base = write(tmp_path / "base.csv", old)
+    head = write(tmp_path / "head.csv", old._replace(arch="sm_90", spill_stores=8))
+    for condition, message in (
+        ("registers", "--fail-on registers: nothing to hold to it: no kernel is in both reports"),
+        ("worse", "--fail-on worse: nothing to hold to it"),
+        ("size", "--fail-on size: no architecture of both reports has the whole sum"),
+    ):
+        result = run(base, head, "--fail-on", condition)
+        assert (result.exit_code, message in result.output) == (2, True)
+    assert "1 offence" in run(base, head, "--fail-on", "spills").output
+    assert "2 offences" in run(base, head, "--fail-on", "added,removed").output
 
 
 def test_what_a_condition_cannot_hold_is_said(tmp_path):
@@ -295,6 +320,12 @@ def test_the_installed_packs_within_a_project_are_its_own_families(project, monk
     others = [Row("other.sm80.bf16", arch="sm_80"), Row("_Z1kv", arch="sm_80")]
     monkeypatch.setattr(reports, "installed", lambda: reports.Report([*own, *others]))
     assert "1 better, 1 same" in run("base").output
+    helper = symbol(KEYS[0]).replace("18flash_forward_sm80", "6helper")
+    functions = [Row(helper, "function", used_registers=10), Row("_Z1gv", "function")]
+    rows = reports.named([*own, *functions])
+    monkeypatch.setattr(reports, "installed", lambda: reports.Report(rows))
+    csv = write(project.root / "own.csv", *own, functions[0])
+    assert "3 same" in run(csv).output
     monkeypatch.setattr(reports, "installed", lambda: reports.Report(others))
     result = run("base", "--markdown", "-")
     assert (result.exit_code, result.stdout) == (0, "**ptx-report: no kernels**\n")

@@ -45,6 +45,17 @@ def test_a_kernel_of_a_log_is_that_of_the_binary():
     assert [change.verdict for change in compare(objects, rows)] == ["same", "same"]
 
 
+def test_ptx_is_no_addition_to_a_log_which_holds_none():
+    log = [Row("_Z1kv", arch="sm_80", used_registers=64)]
+    code = log[0]._replace(kind="object", source="k.o")
+    ptx = Row("_Z1kv", "ptx", "compute_80", ptx_bytes=100, source="k.o")
+    for old, new in ((log, [code, ptx]), ([code, ptx], log)):
+        assert [change.verdict for change in compare(old, new)] == ["same"]
+    assert [change.verdict for change in compare([code], [code, ptx])] == ["added", "same"]
+    functions = [Row("_Z1fv", "function"), Row("_Z1kv", "link", "sm_80")]
+    assert [change.verdict for change in compare([*log, *functions], [code, ptx])] == ["same"]
+
+
 def test_what_speaks_against_a_verdict_is_said():
     old = kernel("k", used_registers=64, stack_frame=888, spill_stores=0, spill_loads=0)
     (change,) = compare([old], [old._replace(used_registers=128, stack_frame=416)])

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import zipfile
 
 import pytest
 from click.testing import CliRunner
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from codegen.build import nvcc
 from codegen.core.ptxas_rows import csv_text, read_csv
 from tests.ptx_report.cubins import cubin, resource_usage
+from tests.ptx_report.project import record
 from tests.ptx_report.samples import DATA
 from tools.ptx_report import gate, objects
 from tools.ptx_report.__main__ import main
@@ -382,9 +384,39 @@ def test_it_is_worse_than_before_and_no_baseline_excuses_it(printed, tmp_path):
     assert [(row.unwritten, row.unwritten_at) for row in read_csv(baseline)] == [(None, None)]
 
 
-def test_a_log_holds_no_machine_code(tmp_path):
-    result = run(DATA / "ptxas12.9_sm80.log", "--sass")
-    assert (result.exit_code, "none of the inputs is an object" in result.output) == (2, True)
+def test_a_folder_and_a_wheel_are_read_file_by_file(printed, tmp_path):
+    """The same kernel is right in one file and wrong in another."""
+    path, text = printed
+    lines = text.read_text().splitlines(keepends=True)
+    right = tmp_path / "right.txt"
+    right.write_text("".join(line for line in lines if "desc[UR1]" not in line))
+    (tmp_path / "nvdisasm").write_text(
+        '#!/bin/sh\nfor file; do :; done\n[ $(stat -c %s "$file") -lt 9999 ]'
+        f" && exec cat {text}; exec cat {right}\n"
+    )
+    (large,) = (row._replace(code_bytes=9999) for row in resource_usage(text.read_text()))
+    (tmp_path / "all/in").mkdir(parents=True)
+    (tmp_path / "all/in/right.cubin").write_bytes(cubin([large]))
+    shutil.copy(path, tmp_path / "all/wrong.cubin")
+    with zipfile.ZipFile(tmp_path / "k.whl", "w") as wheel:
+        for name in ("in/right.cubin", "wrong.cubin"):
+            wheel.write(tmp_path / "all" / name, name)
+    for place in (tmp_path / "all", tmp_path / "k.whl"):
+        found = {row.source: row.unwritten for row in rows_of(place, "--sass")}
+        assert found == {"in/right.cubin": 0, "wrong.cubin": COUNT}
+    result = run(tmp_path / "all", "--sass", "--check", "--where", f"kernel_config == '{KEY}'")
+    assert (result.exit_code, "1 offence" in result.output) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["k.log", "k.ptx"])
+def test_an_input_without_machine_code_does_not_pass(printed, name):
+    path, _ = printed
+    other = path.with_name(name)
+    other.write_text(record("_Z1kv") if name == "k.log" else ".entry k()\n{}\n")
+    for inputs in ([other], [path, other]):
+        result = run(*inputs, "--sass", "--check")
+        message = f"--sass: no machine code in {other}: logs and PTX hold none"
+        assert (result.exit_code, message in result.output) == (2, True)
 
 
 def test_a_kernel_whose_machine_code_is_not_there_does_not_pass(printed):

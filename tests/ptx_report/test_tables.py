@@ -73,6 +73,13 @@ def test_a_packs_library_has_the_spills_of_the_packs_table(library):
     assert run(library).output.splitlines()[-1] == "2 kernels, 1 with spills"
 
 
+def test_so_have_the_libraries_of_a_folder(library):
+    write_table(library)
+    for folder in (library.parent, library.parents[1]):
+        assert run(folder).output.splitlines()[-1] == "2 kernels, 1 with spills"
+    assert "is an input" in run(library.parents[1], "--csv", library.with_name("ptxas.csv")).output
+
+
 def test_a_table_of_another_build_says_nothing_of_a_library(library):
     write_table(library, registers=96)
     assert [row.spilled for row in rows_of(library).values()] == [None, None]
@@ -189,6 +196,17 @@ def test_a_check_of_a_binary_says_that_it_does_not_know_its_spills(project, libr
     assert (result.exit_code, "104 spill bytes, the budget" in result.output) == (1, True)
 
 
+def test_ptx_beside_a_librarys_code_is_held_against_no_baseline(project, library):
+    code = cubins.cubin([Row(symbol(key), used_registers=100) for key in KEYS])
+    ptx = "".join(f".entry {symbol(key)}\n" for key in KEYS).encode()
+    library.write_bytes(cubins.library(cubins.fatbin((2, 80, code), (1, 80, ptx))))
+    given = ("--manifest", project.manifest, "--baselines", project.specs, "--check")
+    result = run(library, *given)
+    assert "2 kernels in PTX" in result.output
+    assert "flash_forward.sm80: compilers of 2 kernels are unknown" in result.output  # a remark
+    assert result.exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("heading", "value"), [("regs", 101), ("stack", 0), ("spills", 0), ("bar", 1), ("ms", 1)]
 )
@@ -214,6 +232,25 @@ def test_occupancy_is_of_the_launch_if_no_derived_values_say_it(project):
     }
     assert occupancy[KEYS[1]]["limiters"] == ["registers"]
     assert occupancy[KEYS[1]]["warps"] == 16
+
+
+def test_a_specs_block_is_of_the_kernel_that_is_named_after_its_target(project):
+    """Another kernel of the configuration is launched by its header, as no spec says."""
+    own = symbol(KEYS[0])
+    other = own.replace("18flash_forward_sm80", "11merge_parts")
+    project.log(0, record(own) + record(other, registers=48))
+    given = (project.logs, "--manifest", project.manifest, "--json", project.root / "r.json")
+
+    def occupancies(*arguments):
+        assert run(*given, *arguments).exit_code == 0
+        rows = json.loads((project.root / "r.json").read_text())["rows"]
+        return {row["symbol"]: row["occupancy"] is not None for row in rows}
+
+    assert occupancies() == {own: True, other: False, symbol(KEYS[1]): True}
+    assert occupancies("--where", "function == 'merge_parts'") == {other: False}
+    second = own.replace("18flash_forward_sm80", "9last_sm80")
+    project.log(0, "".join(map(record, (own, other, second))))
+    assert occupancies("--where", "d_head == 128") == dict.fromkeys((own, other, second), False)
 
 
 @pytest.mark.skipif(shutil.which("script") is None, reason="needs script (util-linux)")

@@ -54,7 +54,9 @@ def program(path, text):
 def compiler(folder, version):
     """An nvcc of a version, which compiles nothing."""
     release = version.rpartition(".")[0]
-    return program(folder, f"#!/bin/sh\necho release {release}, V{version}\n")
+    says = f"echo 'release {release}, V{version}'"
+    refuses = "echo 'k.cu(1): error: too old' >&2; exit 1"
+    return program(folder, f'#!/bin/sh\ncase "$*" in *--version*) {says} ;; *) {refuses} ;; esac\n')
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +143,8 @@ def shown(tmp_path_factory, other):
     if NVCC is None:
         pytest.skip("no nvcc on PATH")
     folder = tmp_path_factory.mktemp("project")
-    texts = {"big.cu": BIG, "new.cu": "#ifndef OTHER\n#error too old\n#endif\n", "host.cpp": ""}
+    new = "#ifndef OTHER\n#error too old\n#endif\n__global__ void newest(int* x) { *x = 1; }\n"
+    texts = {"big.cu": BIG, "new.cu": new, "host.cpp": ""}
     for name, text in texts.items():
         (folder / name).write_text(text)
     options = "-arch=sm_90 -MD -MT x -MF x.d -x cu"
@@ -155,7 +158,7 @@ def shown(tmp_path_factory, other):
     file = folder / "compile_commands.json"
     file.write_text(json.dumps(commands))
     csv = folder / "r.csv"
-    text = run(file, "--nvcc", NVCC, "--nvcc", other, "--csv", csv)
+    text = run(file, "--nvcc", NVCC, "--nvcc", other, "--csv", csv, status=1)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*texts, csv.name, file.name])
     return text.splitlines(), read_csv(csv)
 
@@ -168,7 +171,18 @@ def test_each_toolkit_is_a_column_and_what_differs_is_said(shown):
     (line,) = (line for line in lines if line.startswith("big(float const*"))
     assert re.search(r"13\.9\.1: [\d,]+ bytes of stack or spilled, not 0", line)
     assert "13.9.1: 40 registers, not " in line
-    assert any(re.match(r"13\.9\.1: .* s of nvcc; 1 worse, 1 ", x) for x in lines)
+    assert any(re.match(r"13\.9\.1: .* s of nvcc; 1 worse, 1 added", x) for x in lines)
+    version = re.escape(version)
+    assert any(re.fullmatch(rf"{version}: .* s of nvcc; 1 does not compile", x) for x in lines)
+
+
+@needs_nvcc
+def test_a_kernel_that_only_one_toolkit_has_is_listed(shown):
+    lines, _ = shown
+    (line,) = (line for line in lines if line.startswith("newest(int*)"))
+    assert " – " in line
+    assert line.rstrip().endswith(f"{toolkits.find(NVCC).version}: no such kernel")
+    assert any(line.startswith("3 rows of 3 differ") for line in lines)
 
 
 @pytest.mark.slow
@@ -183,10 +197,32 @@ def test_what_does_not_compile_is_a_row_and_no_end(shown):
 
 def test_the_csv_has_all_rows_with_their_toolkits(shown):
     _, rows = shown
-    figures = {row.toolchain: row for row in rows if row.incomplete is None}
+    figures = {row.toolchain: row for row in rows if row.kernel == "big"}
     assert set(figures) == {f"nvcc {toolkits.find(NVCC).version}", "nvcc 13.9.1"}
     assert figures["nvcc 13.9.1"].spilled
     assert all(row.code_bytes for row in figures.values())
+
+
+def test_what_no_toolkit_compiles_is_not_the_same(tmp_path):
+    file = tmp_path / "k.cu"
+    file.write_text("")
+    one, other = (compiler(tmp_path / version, version) for version in ("99.0.1", "99.1.1"))
+    text = run(file, "--nvcc", one, "--nvcc", other, "--architecture", "90", status=1)
+    assert "99.0.1, 99.1.1: incomplete: does not compile: k.cu(1): error: too old" in text
+    assert re.search(r"99\.1\.1: 0\.0 s of nvcc; 1 does not compile; no kernels", text)
+    assert "1 row of 1 differ" in text
+
+
+def test_no_source_is_written_over(tmp_path):
+    nvcc = compiler(tmp_path / "nvcc", "99.0.1")
+    source, commands = tmp_path / "k.cu", tmp_path / "compile_commands.json"
+    source.write_text("before")
+    entry = {"directory": str(tmp_path), "file": "k.cu", "command": "nvcc -c k.cu"}
+    commands.write_text(json.dumps([entry]))
+    for file, output in ((source, source), (commands, commands), (commands, source)):
+        text = run(file, "--nvcc", nvcc, "--csv", output, status=2)
+        assert f"{output}: is an input" in text
+    assert source.read_text() == "before"
 
 
 @needs_nvcc

@@ -3,6 +3,7 @@
 import csv
 import json
 import subprocess
+import zipfile
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from codegen.build import nvcc
 from codegen.core.ptxas_rows import Row, csv_text
 from tests.ptx_report.cubins import cubin, fatbin, library
+from tests.ptx_report.project import KEYS, Project, symbol
 from tests.ptx_report.samples import DATA
 from tools.ptx_report import architectures, templates
 from tools.ptx_report.__main__ import main
@@ -165,6 +167,31 @@ def test_kernels_of_a_template_are_shown_with_what_differs():
     assert printed(SETMAXNREG, "--by", "template", *where)[0].startswith("local_array: 3 rows")
 
 
+def test_our_kernels_are_shown_with_their_functions_and_the_parameters_that_differ(tmp_path):
+    project = Project(tmp_path, {})
+    symbols = [symbol(key) for key in KEYS]
+    symbols.append(symbols[0].replace("18flash_forward_sm80", "11merge_parts"))
+    path = tmp_path / "k.so"
+    path.write_bytes(library(fatbin((2, 80, cubin(map(Row, symbols))))))
+    given = (path, "--manifest", project.manifest)
+    _, heading, *lines = printed(*given, "--by", "template")
+    assert heading.split()[:4] == ["arch", "function", "d_head", "causal"]
+    assert sorted(line.split()[1:4] for line in lines[:3]) == [
+        ["flash_forward_sm80", "128", "True"],
+        ["flash_forward_sm80", "64", "False"],
+        ["merge_parts", "128", "True"],
+    ]
+    lines = written(tmp_path, "template", *given)
+    assert {(line["argument function"], line["argument d_head"]) for line in lines} == {
+        ("flash_forward_sm80", "128"), ("flash_forward_sm80", "64"), ("merge_parts", "128"),
+    }  # fmt: skip
+    table = [Row(name, arch="sm_80", used_registers=1) for name in ("f.t.a", "f.t.b")]
+    (tmp_path / "k.csv").write_text(csv_text(table))  # kernels that no manifest knows
+    assert [line.split()[1] for line in printed(tmp_path / "k.csv", "--by", "template")[2:4]] == [
+        "f.t.a", "f.t.b",
+    ]  # fmt: skip
+
+
 # Totals
 
 
@@ -188,6 +215,31 @@ def test_the_same_code_in_several_objects_is_named(tmp_path):
     (line,) = (line for line in lines if line.endswith("a.so, b.so"))
     assert line.split()[:4] == ["k", "sm_90", "2", "256"]
     assert "1 function several times: 256 bytes" in lines
+
+
+def test_files_of_one_name_are_told_apart(tmp_path, monkeypatch):
+    for number, path in enumerate(("a/x/k.cubin", "b/x/k.cubin", "b/other.cubin"), 1):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(cubin([Row("k", code_bytes=256 * number)]))
+    monkeypatch.chdir(tmp_path)
+
+    def files(*inputs):
+        lines = written(tmp_path, "total", *inputs)
+        return {line["name"]: line["code_bytes"] for line in lines if line["of"] == "file"}
+
+    apart = {"a/x/k.cubin": 256, "b/x/k.cubin": 512}
+    assert files("a/x/k.cubin", "b/x/k.cubin", "b/other.cubin") == {**apart, "other.cubin": 768}
+    assert files("a/x", tmp_path / "b/x") == apart
+    assert files("b/x", "b/../b/x/k.cubin") == {"k.cubin": 1024}  # one file twice
+
+
+def test_members_of_two_wheels_are_told_apart(tmp_path):
+    for name in ("a.whl", "b.whl"):
+        with zipfile.ZipFile(tmp_path / name, "w") as wheel:
+            wheel.writestr("k/_C.so", library(fatbin((2, 90, cubin([Row("k")])))))
+    lines = written(tmp_path, "total", tmp_path / "a.whl", tmp_path / "b.whl")
+    files = [line["name"] for line in lines if line["of"] == "file"]
+    assert sorted(files) == ["a.whl/k/_C.so", "b.whl/k/_C.so"]
 
 
 def test_code_that_differs_is_no_copy():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -35,12 +35,16 @@ class Kernel:
     name: str
     rows: Mapping[str, Row]
     ratios: tuple[float, float]  # from which registers and bytes are out of line
+    columns: Sequence[str] = ()  # where a kernel is expected
 
     @cached_property
     def out_of_line(self) -> list[OutOfLine]:
         """Returns the columns that are most out of line in each figure, the gravest figure
-        first: before all, what is wrong or incomplete, and notes that others do not have."""
+        first: before all, what is wrong, incomplete or absent, and notes that others do not
+        have."""
         notes = {column: "; ".join(row.remarks) for column, row in self.rows.items()}
+        is_whole = not any(row.incomplete for row in self.rows.values())
+        absent = tuple(column for column in self.columns if is_whole and column not in self.rows)
         is_bad = any(row.incomplete or row.unwritten for row in self.rows.values())
         texts = set(notes.values()) if is_bad or len(set(notes.values())) > 1 else ()
         found = [
@@ -48,6 +52,7 @@ class Kernel:
                 OutOfLine((inf, 0, 0), tuple(c for c in notes if notes[c] == text), text)
                 for text in sorted(filter(None, texts))
             ),
+            *([OutOfLine((inf, 0, 0), absent, "no such kernel")] if absent else []),
             *self._most("bytes of stack or spilled", memory, _more, lambda by: (by, 0, 0)),
             *self._most("bytes of stack", _unspilled_stack, _more, lambda by: (by, 0, 0)),
             *self._most(
@@ -106,16 +111,24 @@ def _ratio(least: float) -> Callable[[int, list[int]], tuple[float, int]]:
 
 
 def side_by_side(
-    rows: Iterable[tuple[str, str, Row]], ratios: tuple[float, float] = _RATIOS
+    rows: Iterable[tuple[str, str, Row]],
+    ratios: tuple[float, float] = _RATIOS,
+    columns: Sequence[str] = (),
 ) -> list[Kernel]:
-    """Returns the kernels of rows, each with its name and column; what is out of line first."""
+    """Returns the kernels of rows, each with its name and column; what is out of line first.
+
+    Args:
+        rows: a kernel's name, its column, its row.
+        ratios: from which registers and bytes are out of line.
+        columns: where each kernel is expected.
+    """
     by_name: dict[str, dict[str, Row]] = {}
     for name, column, row in rows:
         if row.kind in _KINDS and column:
             of_name = by_name.setdefault(name, {})
             if column not in of_name or _worse(row) > _worse(of_name[column]):
                 of_name[column] = row
-    kernels = [Kernel(name, of_name, ratios) for name, of_name in by_name.items()]
+    kernels = [Kernel(name, of_name, ratios, columns) for name, of_name in by_name.items()]
     return sorted(kernels, key=_first)
 
 

@@ -60,7 +60,7 @@ def _templates(report: Report) -> Iterator[Line]:
     place; the template of most bytes first, and its worst rows."""
     for template, rows in grouped(report.rows, shape):
         group = sorted(rows, key=worst_first)
-        names, arguments = differing(group)
+        names, arguments = differing(report, group)
         for row, values in zip(group, arguments, strict=True):
             texts = {"template": template, "arch": row.arch or ""}
             texts |= {f"{ARGUMENT}{n}": v for n, v in zip(names, values, strict=True) if v}
@@ -111,9 +111,24 @@ def remark(kernel: Kernel) -> str:
     return "; ".join(map(str, kernel.out_of_line))
 
 
-def differing(group: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """Returns which arguments differ among the kernels of a template, and each one's."""
-    return templates.differing([templates.of(row.kernel_config).arguments for row in group])
+def differing(report: Report, group: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
+    """Returns which arguments differ among the kernels of a template, and each one's; of our
+    kernels the function and the parameters, or the key if its parameters are unknown."""
+    if group[0].key is None:
+        return templates.differing([templates.of(row.kernel_config).arguments for row in group])
+    known = [
+        {
+            "function": report.function(row) or row.kernel,
+            **(report.parameters(row) or {"key": row.key}),
+        }
+        for row in group
+    ]
+    names = [
+        name
+        for name in dict.fromkeys(name for values in known for name in values)
+        if len({values.get(name) for values in known}) > 1
+    ]
+    return names, [[str(values.get(name, "")) for name in names] for values in known]
 
 
 def duplicates(rows: Iterable[Row]) -> list[list[Row]]:

@@ -38,7 +38,7 @@ _STANDARD_OUTPUT = Path("-")
 @_file_option("--sarif", "sarif_file", help="Write what got worse as SARIF 2.1.0.")
 @click.option("--github", is_flag=True, help="Print what got worse as GitHub's annotations.")
 @click.option(
-    "--fail-on", "fail_on", metavar="CONDITIONS", default="",
+    "--fail-on", "fail_on", metavar="CONDITIONS",
     help="Exit 1 if a kernel exceeds one: spills,registers+8,size+5%,C75.",
 )  # fmt: skip
 @options.where("rows")
@@ -52,7 +52,7 @@ def diff(
     html_file: Path | None,
     sarif_file: Path | None,
     github: bool,
-    fail_on: str,
+    fail_on: str | None,
     where: str | None,
     manifest: Path | None,
     everything: bool,
@@ -69,17 +69,18 @@ def diff(
       ptx-report diff origin/main --github --fail-on worse
     """
     try:
-        failing = conditions.parse(fail_on)
+        failing = [] if fail_on is None else conditions.parse(fail_on)
         old, new = _read(base, manifest), _read(head, manifest)
         if not new.rows and head != INSTALLED:  # a project may have no CUDA kernel yet
             raise ReportError(f"{head}: no kernel in it")
         if not old.rows:
             click.echo(f"ptx-report: {base}: no kernel in it: all of {head} are added", err=True)
+        is_first = old.is_committed and not old.rows  # no baseline yet: nothing to hold HEAD to
         if where is not None:
             old, new = old.where(where), new.where(where)
         changes = compare(narrowed(old, new), new.rows, new.occupancy)
         failures = conditions.failures(changes, failing)
-        for remark in conditions.unknown(changes, failing):
+        for remark in conditions.unknown(changes, [] if is_first else failing):
             click.echo(f"ptx-report: {remark}", err=True)
         found, places = findings(changes, failures), Places(new.manifest)
         texts: list[tuple[Path, str]] = []

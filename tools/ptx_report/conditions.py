@@ -25,7 +25,8 @@ _FIGURES = {
 }
 _FROM_NOTHING = ("spill_bytes", "c75", "unwritten", "in_flight")
 _TOTALS = {"size": ("code_bytes", "bytes of code"), "seconds": ("compile_time_ms", "ms of ptxas")}
-_VERDICTS = ("worse", "added", "removed")
+_OF_ONE = ("added", "removed")  # verdicts on a kernel of one report
+_VERDICTS = ("worse", *_OF_ONE)
 _CONDITION = re.compile(r"([a-z]\w*)(?:([+-])(\d+(?:\.\d+)?)(%?))?", re.IGNORECASE)
 
 
@@ -61,9 +62,10 @@ def _named(change: Change | None) -> str:
 
 
 def parse(text: str) -> list[Condition]:
-    """Returns the conditions of `--fail-on`. Raises ReportError."""
+    """Returns the conditions of `--fail-on`, at least one. Raises ReportError."""
     found = []
-    for word in filter(None, (part.strip() for part in text.split(","))):
+    words = [part.strip() for part in text.split(",")]
+    for word in [*filter(None, words)] or words[:1]:
         match = _CONDITION.fullmatch(word)
         name = match[1].lower() if match else ""
         names = (*_FIGURES, *_TOTALS, *_VERDICTS)
@@ -97,29 +99,49 @@ def failures(changes: Sequence[Change], conditions: Sequence[Condition]) -> list
 def unknown(changes: Sequence[Change], conditions: Sequence[Condition]) -> Iterator[str]:
     """Says which figures are unknown for how many kernels, which so pass a condition.
 
-    Raises ReportError for a condition that no kernel can be held to.
+    Raises ReportError for a condition that nothing can be held to.
     """
-    both = [(c.old, c.new) for c in changes if c.old is not None and c.new is not None]
     for condition in conditions:
-        if condition.name in _VERDICTS or condition.name == "occupancy":
-            continue
-        name = _FIGURES.get(condition.name) or _TOTALS[condition.name][0]
-        lacking = sum(any(_is_unknown(row, name) for row in rows) for rows in both)
-        if lacking == len(both) > 0:
+        held = _held(changes, condition)
+        lacking = sum(_lacks(change, condition) for change in held)
+        option = f"--fail-on {condition.text}"
+        if not held:
+            either = "either report" if condition.name in _OF_ONE else "both reports"
+            raise ReportError(f"{option}: nothing to hold to it: no kernel is in {either}")
+        if lacking == len(held):
             raise ReportError(
-                f"--fail-on {condition.text}: no kernel of both reports has this figure: give logs "
-                "of both, or what a build wrote beside them"
+                f"{option}: no kernel of both reports has this figure: give logs of both, or what "
+                "a build wrote beside them"
             )
+        is_sum = condition.name in _TOTALS
+        if is_sum and not list(_totals(changes, condition)):
+            raise ReportError(f"{option}: no architecture of both reports has the whole sum")
         if lacking:
-            what = ALL_LABELS.get(name, _TOTALS.get(condition.name, ("", ""))[1])
-            of = f"{lacking} of {len(both)} kernels"
-            yield f"--fail-on {condition.text}: {what} of {of} are unknown"
+            what = _TOTALS[condition.name][1] if is_sum else ALL_LABELS[_FIGURES[condition.name]]
+            yield f"{option}: {what} of {lacking} of {len(held)} kernels are unknown"
 
 
-def _is_unknown(row: Row, name: str) -> bool:
-    if name == "c75":
-        return row.kind == "object" and not row.c75  # notes are in logs
-    return getattr(row, name) is None
+def _held(changes: Sequence[Change], condition: Condition) -> Sequence[Change]:
+    """Returns the kernels that can be held to a condition: those of both reports, for most."""
+    if condition.name in _OF_ONE:
+        return changes
+    if condition.name in _TOTALS:
+        return [change for change in changes if _is_summed(change.row)]
+    may_be_new = _FIGURES.get(condition.name) in _FROM_NOTHING
+    return [c for c in changes if c.new is not None and (c.old is not None or may_be_new)]
+
+
+def _lacks(change: Change, condition: Condition) -> bool:
+    """Returns whether a kernel's figure is unknown in a report that has the kernel."""
+    if condition.name in _VERDICTS:
+        return False
+    if condition.name == "occupancy":
+        return None in change.occupancy
+    rows = [row for row in (change.old, change.new) if row is not None]
+    if condition.name == "c75":
+        return any(row.kind == "object" and not row.c75 for row in rows)  # notes are in logs
+    name = _FIGURES.get(condition.name) or _TOTALS[condition.name][0]
+    return any(getattr(row, name) is None for row in rows)
 
 
 def _reason(change: Change, condition: Condition) -> str | None:
@@ -137,18 +159,30 @@ def _reason(change: Change, condition: Condition) -> str | None:
 
 
 def _of_totals(changes: Sequence[Change], condition: Condition) -> Iterator[Failure]:
-    name, what = _TOTALS[condition.name]
-    for arch in dict.fromkeys(change.row.arch for change in changes):
-        here = [change for change in changes if change.row.arch == arch]
-        before, after = _total([c.old for c in here], name), _total([c.new for c in here], name)
-        if before is None or after is None:
-            continue
-        if before and condition.exceeded(before, after):
+    _, what = _TOTALS[condition.name]
+    for arch, before, after in _totals(changes, condition):
+        if condition.exceeded(before, after):
             reason = f"{arch}: {after:,.0f} {what} (was {before:,.0f}, {after / before - 1:+.1%})"
             yield Failure(condition, None, reason)
 
 
+def _totals(
+    changes: Sequence[Change], condition: Condition
+) -> Iterator[tuple[str | None, float, float]]:
+    """Yields each architecture of which both reports have the sum, with both sums."""
+    name, _ = _TOTALS[condition.name]
+    for arch in dict.fromkeys(change.row.arch for change in changes):
+        here = [change for change in changes if change.row.arch == arch]
+        before, after = _total([c.old for c in here], name), _total([c.new for c in here], name)
+        if before and after:
+            yield arch, before, after
+
+
 def _total(rows: Sequence[Row | None], name: str) -> float | None:
     """Returns the sum of a figure over all kernels; None if one kernel lacks it."""
-    values = [getattr(row, name) for row in rows if row and row.kind in ("kernel", "object")]
+    values = [getattr(row, name) for row in rows if row and _is_summed(row)]
     return None if None in values else sum(values)
+
+
+def _is_summed(row: Row) -> bool:
+    return row.kind in ("kernel", "object")

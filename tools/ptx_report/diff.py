@@ -27,6 +27,7 @@ FIGURES = tuple(LABELS)
 DETAILS = {"barriers": "barriers", "occupancy": "occupancy %", "code_bytes": "code bytes"}
 UNKNOWN = "unknown: a row lacks its fingerprints"  # whose doing a change is
 ALL_LABELS = {**LABELS, **DETAILS}
+_OF_BINARIES = {"object", "ptx"}  # kinds of rows that logs do not hold
 
 
 def figure(row: Row, name: str) -> int | None:
@@ -205,10 +206,17 @@ def compare(
 
 
 def _comparable(old: list[Row], new: list[Row]) -> tuple[list[Row], list[Row]]:
-    """Returns the rows that both reports may have: beside a binary, which has a row for each
-    kernel, neither a log's device functions nor nvlink's totals."""
-    if any(rows and all(row.kind == "object" for row in rows) for rows in (old, new)):
-        old, new = ([r for r in rows if r.kind in ("kernel", "object")] for rows in (old, new))
+    """Returns the rows that both reports may have: beside binaries, which have a row for each
+    kernel, neither a log's device functions nor nvlink's totals; beside logs no PTX."""
+    if not old or not new:
+        return old, new
+    both = [{row.kind for row in rows} for rows in (old, new)]
+    others: set[str] = set()
+    if any(kinds <= _OF_BINARIES for kinds in both):
+        others |= {"function", "link"}
+    if any(kinds.isdisjoint(_OF_BINARIES) for kinds in both):
+        others.add("ptx")
+    old, new = ([row for row in rows if row.kind not in others] for rows in (old, new))
     return old, new
 
 

@@ -181,7 +181,7 @@ def check_baselines(
     If the baseline knows only other compilers, a difference is a remark: it is ptxas's doing,
     or cannot be told from it.
     """
-    kernels = [row for row in rows if row.key]
+    kernels = [row for row in rows if row.key and row.kind in ("kernel", "object")]
     for path, baseline in baselines.items():
         targets = {_target(row) for row in baseline}
         built = [row for row in kernels if _target(row) in targets]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import mmap
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 from codegen.build import nvcc
@@ -39,20 +38,23 @@ def find_tool(name: str) -> str | None:
 
 
 def with_machine_code(rows: Iterable[Row], paths: Sequence[Path]) -> list[Row]:
-    """Returns the rows, each with the faults of its machine code in one of the files.
+    """Returns the rows, each with the faults of its machine code in one of the files or folders.
 
     Disassembling takes some 4 s for 10 MB of machine code. Raises ReportError, also for a kernel
     that none of the files holds, and if nvdisasm is missing.
     """
-    found: dict[tuple[str, str | None], Faults] = {}
+    found: dict[tuple[str | None, str, str | None], Faults] = {}
     for path in paths:
-        for function, own in _faults(path):
-            for arch in (function.arch, None):  # nvdisasm may print sm_100 for sm_100f
-                name = function.symbol, arch
+        for source, function, own in _faults(path):
+            # A build's row does not name its library; nvdisasm may print sm_100 for sm_100f.
+            for place, arch in product((source, None), (function.arch, None)):
+                name = place, function.symbol, arch
                 found[name] = max(found.get(name, own), own, key=lambda each: sum(map(len, each)))
     result = []
     for row in rows:
-        own_faults = found.get((row.symbol, row.arch)) or found.get((row.symbol, None))
+        place = row.source if row.kind == "object" else None
+        names = ((place, row.symbol, arch) for arch in (row.arch, None))
+        own_faults = next((found[name] for name in names if name in found), None)
         if own_faults is None:
             if row.kind not in ("function", "ptx"):  # code within its kernel's
                 raise ReportError(
@@ -73,8 +75,9 @@ def with_machine_code(rows: Iterable[Row], paths: Sequence[Path]) -> list[Row]:
     return result
 
 
-def _faults(path: Path) -> Iterator[tuple[Function, Faults]]:
-    """Yields the functions in a file's machine code, with their faults."""
+def _faults(path: Path) -> Iterator[tuple[str, Function, Faults]]:
+    """Yields the functions in the machine code of a file or a folder, with the names of their files
+    and their faults."""
     tool = find_tool("nvdisasm")
     if tool is None:
         raise ReportError(
@@ -86,41 +89,42 @@ def _faults(path: Path) -> Iterator[tuple[Function, Faults]]:
         with tempfile.TemporaryDirectory() as work, ThreadPoolExecutor(cores) as pool:
             cubins = _cubins(path, Path(work))
             while batch := list(islice(cubins, cores)):
-                listings = pool.map(lambda cubin: _disassembled(tool, path, cubin), batch)
-                for cubin, text in zip(batch, listings, strict=True):
-                    yield from _of_listing(tool, path, cubin, text)
+                listings = pool.map(lambda each: _disassembled(tool, path, *each), batch)
+                for (source, cubin), text in zip(batch, listings, strict=True):
+                    for function, own in _of_listing(tool, path, source, cubin, text):
+                        yield source, function, own
                     cubin.unlink()
     except fatbin.BinaryError as error:
         raise ReportError(f"{path}: {error}") from None
 
 
-def _of_listing(tool: str, path: Path, cubin: Path, text: str) -> Iterator[tuple[Function, Faults]]:
+def _of_listing(
+    tool: str, path: Path, source: str, cubin: Path, text: str
+) -> Iterator[tuple[Function, Faults]]:
     """Yields the functions of a cubin; of one with faults with lines of the source, if the code
     has them."""
     read = [(function, faults.of_function(function)) for function in listing.functions(text)]
     if any(any(own) for _, own in read):
-        functions = listing.functions(_disassembled(tool, path, cubin, "-g"))
+        functions = listing.functions(_disassembled(tool, path, source, cubin, "-g"))
         read = [(function, faults.of_function(function)) for function in functions]
     yield from read
 
 
-def _cubins(path: Path, work: Path) -> Iterator[Path]:
-    """Writes the cubins of a file, and yields where."""
+def _cubins(path: Path, work: Path) -> Iterator[tuple[str, Path]]:
+    """Writes the cubins of a file or a folder; yields the names of their files, and where they
+    are."""
     number = 0
     for file in containers.files(path, work):
-        with (
-            file.path.open("rb") as stream,
-            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content,
-        ):
-            for entry in file.entries:
+        for content, inner in containers.contents(file):
+            for entry in inner.entries:
                 if entry.kind == fatbin.CUBIN:
                     number += 1
                     cubin = work / f"{number}.cubin"
                     cubin.write_bytes(entry.read(content))
-                    yield cubin
+                    yield inner.source, cubin
 
 
-def _disassembled(tool: str, path: Path, cubin: Path, *options: str) -> str:
+def _disassembled(tool: str, path: Path, source: str, cubin: Path, *options: str) -> str:
     """Returns what nvdisasm prints of a cubin. Raises ReportError if it does not read it."""
     process = subprocess.run(
         [tool, "-c", *options, str(cubin)], capture_output=True, text=True, errors="replace"
@@ -129,5 +133,5 @@ def _disassembled(tool: str, path: Path, cubin: Path, *options: str) -> str:
         message = next(
             (line.strip() for line in process.stderr.splitlines() if line.strip()), "nothing"
         )
-        raise ReportError(f"{path}: cannot be disassembled; nvdisasm says: {message}")
+        raise ReportError(f"{path}: {source}: cannot be disassembled; nvdisasm says: {message}")
     return process.stdout

@@ -39,8 +39,13 @@ def _installed() -> Report:
     """Returns the report of the installed packs; in a project's folder, of its families only."""
     report = reports.installed()
     if (path := reports.project_manifest()) is not None:
-        families = {family for family, _ in Manifest(path).targets}
-        report.rows = [r for r in report.rows if r.key and r.key.partition(".")[0] in families]
+        manifest = Manifest(path)
+        families = {family for family, _ in manifest.targets}
+        report.rows = [
+            row
+            for row in report.rows
+            if any(family in families for family, _ in manifest.owners(row))
+        ]
     return report
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import os
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -28,6 +31,7 @@ from .occupancy import Occupancy, highest, occupancy, reserved
 from .tables import Table
 
 STANDARD_INPUT = "standard input"  # the name among the files
+_SAVED = {".csv": read_csv, ".json": read_json}  # readers of earlier reports
 
 _TEXT = Kind("text")
 _OF_TYPE = {int | None: INT, float | None: FLOAT}
@@ -68,6 +72,7 @@ class Report:
     manifest: Manifest | None = None
     absent: list[Row] = field(default_factory=list)  # kernels of the manifest without a row
     is_committed: bool = False  # baselines of a revision, of several compilers
+    left_out: list[Row] = field(default_factory=list)  # rows that a filter left out
 
     def hold_against(self, manifest: Manifest) -> None:
         """Takes a manifest, and notes which of its kernels are missing."""
@@ -108,7 +113,7 @@ class Report:
 
     def function(self, row: Row) -> str | None:
         """Returns what tells the kernels of a configuration apart, if it has more than one: the
-        name, and those of a template's arguments that differ."""
+        name, and those of a template's arguments that differ. A filter changes no name."""
         if row.key is None:
             return None
         return told_apart(row, self._kernels.get((row.key, group(row)), []))
@@ -116,16 +121,18 @@ class Report:
     @cached_property
     def _kernels(self) -> dict[Hashable, list[Row]]:
         found: dict[Hashable, list[Row]] = {}
-        for row in self.rows:
+        for row in (*self.rows, *self.left_out):
             found.setdefault((row.key, group(row)), []).append(row)
         return found
 
     def occupancy(self, row: Row) -> Occupancy | None:
         """Returns the occupancy by ptxas's figures and a block's threads and shared memory: the
         spec's derived values `threads` and `smem_bytes`, or its `launch`. None if one of them is
-        unknown."""
+        unknown, and for the other kernels of a configuration, which its header launches."""
         kernel = self._known(row)
         if kernel is None or row.used_registers is None or row.kind not in ("kernel", "object"):
+            return None
+        if not self._is_main(row):
             return None
         if row.kind == "object" and row.barriers is None:  # a log says them if there are any
             return None
@@ -134,6 +141,15 @@ class Report:
             return None
         shared = static(row) + int(kernel.derived.get("smem_bytes", kernel.shared_memory))
         return occupancy(row.arch, row.used_registers, threads, shared, row.barriers or 0)
+
+    def _is_main(self, row: Row) -> bool:
+        """Returns whether a spec's block is a kernel's: of a configuration's only kernel, else of
+        the one that is named after its target, such as `flash_forward_sm90a`."""
+        names = {other.kernel for other in self._kernels.get((row.key, group(row)), [])}
+        if len(names) > 1:
+            ending = f"_{row.kernel_config.split('.')[1]}"
+            names = {name for name in names if name.endswith(ending)}
+        return names == {row.kernel}
 
     def highest_occupancy(self, row: Row) -> Occupancy | None:
         """Returns the most that a kernel's occupancy can be, if a block's threads are unknown."""
@@ -161,8 +177,12 @@ class Report:
         def holds(row: Row) -> bool:
             return where.matches(None, row.kernel_config, self.values(row))
 
-        rows = [row for row in self.rows if holds(row)]
-        return replace(self, rows=rows, absent=[row for row in self.absent if holds(row)])
+        rows: list[Row] = []
+        left_out = [*self.left_out]
+        for row in self.rows:
+            (rows if holds(row) else left_out).append(row)
+        absent = [row for row in self.absent if holds(row)]
+        return replace(self, rows=rows, left_out=left_out, absent=absent)
 
     def values(self, row: Row) -> dict[str, Any]:
         """Returns what `where` knows of a row, by name."""
@@ -234,17 +254,48 @@ def read(paths: Sequence[str], machine_code: bool = False) -> Report:
         paths: what the user named.
         machine_code: whether the machine code of objects is read.
     """
-    if machine_code and not any(containers.is_binary(Path(name)) for name in paths):
-        raise ReportError(
-            "--sass: none of the inputs is an object, and logs hold no machine code: give a .o, "
-            ".so or .cubin, or --installed"
-        )
     report = Report([])
+    read: list[Sequence[Row]] = []
     for name in paths:
         report.inputs.append(STANDARD_INPUT if name == "-" else name)
-        report.rows += _read_one(name, report.statistics, report.files, machine_code)
-    report.rows = named(report.rows)
+        rows = _read_one(name, report.statistics, report.files, machine_code)
+        if machine_code and all(row.unwritten is None for row in rows):
+            raise ReportError(
+                f"--sass: no machine code in {report.inputs[-1]}: logs and PTX hold none: give a "
+                ".o, .so or .cubin, or --installed"
+            )
+        read.append(rows)
+    report.rows = named(_told_apart(paths, read))
     return report
+
+
+def _told_apart(inputs: Sequence[str], read: Sequence[Sequence[Row]]) -> list[Row]:
+    """Returns the rows of all inputs. Binaries of several inputs that have one name get the
+    shortest ends of their paths that differ."""
+    of_name: dict[str, dict[str, tuple[str, ...]]] = defaultdict(dict)  # paths' parts, by input
+    for text, rows in zip(inputs, read, strict=True):
+        if Path(text).suffix not in _SAVED:
+            for name in {row.source or "" for row in rows if row.kind in ("object", "ptx")}:
+                of_name[name][text] = _parts(Path(text), name)
+    names: dict[tuple[str, str | None], str] = {}
+    for name, of_inputs in of_name.items():
+        paths = {*of_inputs.values()}
+        if len(paths) > 1:
+            sizes = (n for n in count(1) if len({path[-n:] for path in paths}) == len(paths))
+            size = next(sizes)
+            names |= {(text, name): str(Path(*path[-size:])) for text, path in of_inputs.items()}
+    return [
+        row._replace(source=end) if (end := names.get((text, row.source))) else row
+        for text, rows in zip(inputs, read, strict=True)
+        for row in rows
+    ]
+
+
+def _parts(path: Path, name: str) -> tuple[str, ...]:
+    """Returns the parts of a binary's path. Its name is relative to the folder or the wheel that
+    was read; else it is the file that was read, or a member of that archive."""
+    is_within = path.is_dir() or not name.startswith(path.name)
+    return Path(os.path.abspath(path if is_within else path.parent), name).parts
 
 
 def named(rows: Sequence[Row]) -> list[Row]:
@@ -258,36 +309,48 @@ def named(rows: Sequence[Row]) -> list[Row]:
 
 def _read_one(
     name: str, statistics: Statistics, files: list[str], machine_code: bool
-) -> Iterable[Row]:
+) -> Sequence[Row]:
     if name == "-":
         files.append(STANDARD_INPUT)
         return list(inputs.read_standard_input(statistics))
     path = Path(name)
+    logs: list[Path] = []
     if path.is_dir():
         logs = inputs.log_files(path)
         if rows := _read_logs(logs, path, statistics, files):
             return rows
-        files.append(name)
-        if not (rows := reader.read(path)) and not logs:
-            raise ReportError(
-                f"{path}: no log in it: looked for *{inputs.OBJECT_LOG}, *.log and *.txt, and for "
-                "CUDA's code in *.so, *.o, *.a, *.cubin, *.fatbin and *.ptx"
-            )
-        return rows
-    if not path.exists():
+    elif not path.exists():
         raise ReportError(f"{path}: no such file or folder")
-    read_saved = {".csv": read_csv, ".json": read_json}.get(path.suffix)
-    if read_saved is None and not containers.is_binary(path):
+    elif read_saved := _SAVED.get(path.suffix):
+        files.append(name)
+        return read_saved(path)
+    elif not containers.is_binary(path):
         return _read_logs([path], None, statistics, files)
     files.append(name)
-    if read_saved is not None:
-        return read_saved(path)
-    if not (rows := reader.read(path)):
-        raise ReportError(f"{path}: no kernel in it: neither a cubin nor PTX")
-    if (table := tables.of_library(path)) is not None:
-        files.append(str(table))
-        rows = Table(table).completed(rows)
+    if not (rows := reader.read(path)) and not logs:
+        raise ReportError(
+            f"{path}: no log in it: looked for *{inputs.OBJECT_LOG}, *.log and *.txt, and for "
+            "CUDA's code in *.so, *.o, *.a, *.cubin, *.fatbin and *.ptx"
+            if path.is_dir()
+            else f"{path}: no kernel in it: neither a cubin nor PTX"
+        )
+    rows = _completed(rows, path, files)
     return with_machine_code(rows, [path]) if machine_code else rows
+
+
+def _completed(rows: Sequence[Row], path: Path, files: list[str]) -> list[Row]:
+    """Returns the rows of a binary, or of those in a folder, with what the tables of the packs that
+    hold them say."""
+    of_source = {
+        source: tables.of_library(path / (source or "") if path.is_dir() else path)
+        for source in dict.fromkeys(row.source for row in rows)
+    }
+    read = {table: Table(table) for table in dict.fromkeys(of_source.values()) if table is not None}
+    files += map(str, read)
+    return [
+        row if (table := of_source[row.source]) is None else read[table].completed(row)
+        for row in rows
+    ]
 
 
 def _read_logs(
@@ -307,7 +370,7 @@ def _read_logs(
             files.append(str(path))
         table, source = read[path], inputs.source_name(log.absolute(), tables.logs_of(path))
         if not table.is_left_over(log, source):
-            rows += table.completed(inputs.read_log(log, source, statistics))
+            rows += map(table.completed, inputs.read_log(log, source, statistics))
     return rows
 
 

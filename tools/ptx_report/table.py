@@ -83,7 +83,7 @@ def print_table(report: Report, console: Console, parameters: bool, everything: 
 
 def spills(row: Row, value: int | None) -> int | str | None:
     """Returns spilled bytes; `?` if they are unknown and the stack may hold some."""
-    if value is None and row.lacks_spills and row.stack_frame is not None:
+    if row.lacks_spills and (row.kind == "object" or row.stack_frame is not None):
         return "?"
     return value
 

@@ -4,7 +4,6 @@ library's kernels, and the compiler and the code of a log's."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 from codegen.core.packs import PACK_JSON
@@ -54,15 +53,12 @@ class Table:
         after it was written, took no row of it."""
         return source not in self._sources and log.stat().st_mtime <= self._written
 
-    def completed(self, rows: Iterable[Row]) -> list[Row]:
-        """Returns the rows with what the table says of the same kernels.
+    def completed(self, row: Row) -> Row:
+        """Returns a row with what the table says of the same kernel.
 
         A row whose figures the table contradicts is of another build and stays as it is. So does a
         row whose symbol the table has several times with different values.
         """
-        return [self._completed(row) for row in rows]
-
-    def _completed(self, row: Row) -> Row:
         is_object = row.kind == "object"
         same = [
             other

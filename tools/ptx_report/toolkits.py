@@ -19,7 +19,7 @@ from codegen.build.toolkits import ToolkitError, find
 from codegen.core import advice, verified
 from codegen.core.ptxas_rows import ReportError, Row, csv_text
 from codegen.core.words import counted
-from codegen.ptxas.files import write_text
+from codegen.ptxas.files import check_outputs, write_text
 
 from . import advising
 from .architectures import side_by_side
@@ -125,11 +125,13 @@ def toolkits(
             return
         variants = _variants(names, wheels, ptxas)
         with tempfile.TemporaryDirectory() as work:
+            units: Callable[[Variant], Sequence[Unit]]
             if is_foreign:
-                units: Callable[[Variant], Sequence[Unit]] = _foreign(words, more, archs)
+                read, units = _foreign(words, more, archs)
             else:
                 chosen, whole = _keys(words, set_name, where, keys, archs)
-                units = of_keys(chosen, archs, Path(work))
+                read, units = _specs(chosen), of_keys(chosen, archs, Path(work))
+            check_outputs([*filter(None, (csv_file, rows_file))], read)
             results = compiled(
                 variants, units, instructions or keeps, functools.partial(click.echo, err=True)
             )
@@ -154,7 +156,8 @@ def toolkits(
     except (ReportError, ToolkitError, advice.AdviceError, verified.VerifiedError) as error:
         click.echo(f"ptx-report: {error}", err=True)
         sys.exit(2)
-    sys.exit(all((row.incomplete or "").startswith(FAILED) for row in every))
+    # A kernel of specs that one toolkit does not compile is a result, which --record keeps.
+    sys.exit((any if is_foreign else all)(map(_fails, every)))
 
 
 def _merge(specs: Path, files: Sequence[Path]) -> None:
@@ -186,8 +189,8 @@ def _variants(names: Sequence[str], wheels: Sequence[Path], ptxas: Sequence[str]
 
 def _foreign(
     files: Sequence[str], more: Sequence[str], architectures: Sequence[str]
-) -> Callable[[Variant], Sequence[Unit]]:
-    """Returns the units of other projects' files."""
+) -> tuple[list[Path], Callable[[Variant], Sequence[Unit]]]:
+    """Returns the files of other projects that are read, and their units."""
     units: list[Unit] = []
     code = [f"--generate-code=arch=compute_{a},code=[sm_{a}]" for a in architectures]
     for file in files:
@@ -203,7 +206,8 @@ def _foreign(
             if not of_file:
                 raise ReportError(f"{file}: no command of nvcc in it")
             units += [unit._replace(options=(*unit.options, *more)) for unit in of_file]
-    return lambda variant: units
+    read = [*map(Path, files), *(unit.source for unit in units)]
+    return read, lambda variant: units
 
 
 def _keys(
@@ -229,6 +233,17 @@ def _keys(
     return keys, {key.rpartition(".")[0] for key in keys} - lacking
 
 
+def _specs(keys: Iterable[str]) -> list[Path]:
+    """Returns the files of the folders of kernels' specs: all but CSVs, which may be outputs of
+    before, and the table of advice."""
+    from runtime import ondemand
+
+    sources = {ondemand.source_of(key.partition(".")[0]) for key in keys}
+    roots = {source.root for source in sources if source is not None}
+    files = [path for root in roots for path in root.rglob("*") if path.suffix != ".csv"]
+    return [*files, *(root / advice.NAME for root in roots)]
+
+
 def _print(
     results: Sequence[Compiled], where: str | None, console: Console, everything: bool
 ) -> None:
@@ -245,13 +260,17 @@ def _print(
         for report, label in zip(reports, labels, strict=True)
         for row in report.rows
     ]
-    kernels = side_by_side(rows, (1, 1))
+    kernels = side_by_side(rows, (1, 1), labels)
     differing = [kernel for kernel in kernels if kernel.out_of_line]
     print_columns(differing, labels, _figures, "differs", console, everything)
     for result, report in zip(results, reports, strict=True):
         parts = [f"{result.variant.label}: {result.seconds:,.1f} s of nvcc"]
+        failures = sum(map(_fails, report.rows))
+        if failures:
+            parts.append(f"{failures} {'does' if failures == 1 else 'do'} not compile")
         if report is not base:
-            changes = compare(base.rows, report.rows)
+            old, new = ([r for r in each.rows if not _fails(r)] for each in (base, report))
+            changes = compare(old, new)
             parts += [counts(changes), *sums(changes)]
         console.print("; ".join(parts), highlight=False, soft_wrap=True, markup=False)
     click.echo(
@@ -272,6 +291,10 @@ def _report(result: Compiled, where: str | None) -> Report:
     report = held_against(Report(named(result.rows)), None)
     if where is None:
         return report
-    failed = [row for row in report.rows if (row.incomplete or "").startswith(FAILED)]
-    rows = report.where(where).rows
-    return replace(report, rows=[*rows, *(row for row in failed if row not in rows)])
+    selected = report.where(where)
+    return replace(selected, rows=[*selected.rows, *filter(_fails, selected.left_out)])
+
+
+def _fails(row: Row) -> bool:
+    """Returns whether a row stands for what does not compile."""
+    return (row.incomplete or "").startswith(FAILED)

@@ -63,7 +63,7 @@ def print_templates(report: Report, console: Console, everything: bool) -> None:
         shown = heapq.nsmallest(left, group, key=worst_first)
         if not shown:
             break
-        names, arguments = by.differing(group)
+        names, arguments = by.differing(report, group)
         of_row = dict(zip(map(id, group), arguments, strict=True))
         columns: list[tuple[str, JustifyMethod]] = [(name, "right") for name in names]
         columns += [(name, "right") for name in ("regs", "spills", "stack", "smem", "code", "PTX")]

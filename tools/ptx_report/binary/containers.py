@@ -98,6 +98,21 @@ def unpacked(file: File) -> bytes:
         raise BinaryError(f"{file.source}: damaged in its wheel: {error}") from None
 
 
+def contents(file: File) -> Iterator[tuple[Bytes, File]]:
+    """Yields the content of a file, which is open meanwhile, with its entries; of a wheel's member
+    the files within it. Raises BinaryError."""
+    if file.packed:
+        content = unpacked(file)
+        for inner in within(content, file.path, file.source):
+            yield content, inner
+    elif file.entries:
+        with (
+            file.path.open("rb") as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as pages,
+        ):
+            yield pages, file
+
+
 @lru_cache(1)
 def _wheel(path: Path, _: int) -> zipfile.ZipFile:
     """Returns a wheel, which stays open for its next member: its directory may be long."""

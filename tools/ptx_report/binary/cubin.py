@@ -23,6 +23,7 @@ _OTHERS = {"local": "local", **{f"constant{i}": f"constant[{i}]" for i in range(
 _ATTRIBUTE = struct.Struct("<BBH")  # format, attribute, value
 _SIZED = 4  # the format whose value is the size of what follows
 _BARRIERS, _REGISTERS, _STACK = 0x4C, 0x2F, 0x12
+_UNKNOWN = 0xFFFFFFFF  # the stack of a kernel that calls itself, of which cuobjdump says UNKNOWN
 _OF_SYMBOL = struct.Struct("<II")
 _TOOL = re.compile(rb"release [\d.]+, V(\d+\.\d+\.\d+)")
 _TARGET = re.compile(rb"-arch[ =](sm_\w+)")
@@ -52,7 +53,7 @@ def _kernels(elf: Elf, arch: str | None, source: str) -> Iterator[Row]:
     sizes: dict[tuple[str, str], int] = {}  # by kind of section, constant0, and kernel
     own: dict[str, Section] = {}  # .nv.info of a kernel
     registers: dict[int, int] = {}
-    stacks: dict[int, int] = {}
+    stacks: dict[int, int | None] = {}
     note = b""
     for section in elf.sections:
         name = section.name
@@ -108,14 +109,17 @@ def _arch(elf: Elf) -> str:
     return f"sm_{elf.flags & 0xFF}{'a' if elf.flags & _ACCELERATED else ''}"
 
 
-def _of_symbols(info: bytes) -> tuple[dict[int, int], dict[int, int]]:
+def _of_symbols(info: bytes) -> tuple[dict[int, int], dict[int, int | None]]:
     """Returns registers and bytes of stack, by the index of a function's symbol."""
     registers: dict[int, int] = {}
-    stacks: dict[int, int] = {}
+    stacks: dict[int, int | None] = {}
     for code, _, value in _attributes(info):
         if code in (_REGISTERS, _STACK) and len(value) == _OF_SYMBOL.size:
             symbol, figure = _OF_SYMBOL.unpack(value)
-            (registers if code == _REGISTERS else stacks)[symbol] = figure
+            if code == _REGISTERS:
+                registers[symbol] = figure
+            else:
+                stacks[symbol] = None if figure == _UNKNOWN else figure
     return registers, stacks
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import multiprocessing
 import os
 import tempfile
@@ -79,16 +78,8 @@ def rows_of(part: Iterable[File]) -> list[Row]:
     """Returns the rows of some files' entries. Raises BinaryError."""
     rows: list[Row] = []
     for file in part:
-        if file.packed:
-            content = containers.unpacked(file)
-            for inner in containers.within(content, file.path, file.source):
-                rows += _rows(content, inner)
-        elif file.entries:
-            with (
-                file.path.open("rb") as stream,
-                mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as pages,
-            ):
-                rows += _rows(pages, file)
+        for content, inner in containers.contents(file):
+            rows += _rows(content, inner)
     return rows
 
 
