@@ -248,6 +248,7 @@ class Front:
         permuted: bool,
     ) -> Kernel | Callable[..., Any]:
         """Returns the kernel of a plain call, or the other function that makes it."""
+        self._check_counts(inputs, scalars, requested, flags)
         if self._other is not None and self._other.takes(inputs, permuted):
             return self._other.call
         return self.find(inputs, scalars, requested, flags, permuted)
@@ -289,6 +290,7 @@ class Front:
         permuted: bool,
     ) -> Any:
         """Makes the call step by step, for what records or transforms it to see."""
+        self._check_counts(inputs, scalars, requested, flags)
         if _is_nothing(_facts(self._family), inputs):
             return None
         explains = is_explaining()
@@ -323,6 +325,19 @@ class Front:
         if isinstance(result, tuple):
             return tuple(map(self._as_caller, outputs, result))
         return self._as_caller(outputs[0], result)
+
+    def _check_counts(self, *arguments: tuple[Any, ...]) -> None:
+        """Raises InvalidArgument unless there are as many inputs, scalars, requests and flags as
+        the family and this front have."""
+        facts = _facts(self._family)
+        of_spec = (facts.inputs, facts.scalars, facts.optional_outputs, self._flags)
+        expected, got = ([len(part) for part in parts] for parts in (of_spec, arguments))
+        if expected != got:
+            raise InvalidArgument(
+                f"{self._family}: takes {expected[0]} inputs, {expected[1]} scalars, "
+                f"{expected[2]} requests of optional outputs and {expected[3]} flags, got "
+                f"{', '.join(map(str, got))}: None stands for what is left out"
+            )
 
     def _as_spec_all(self, facts: _Facts, inputs: Inputs) -> Inputs:
         return tuple(

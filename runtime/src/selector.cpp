@@ -206,9 +206,13 @@ nb::object Selector::call(nb::tuple inputs, nb::tuple scalars, nb::tuple request
   if (inputs.size() != watched.inputs.size() || !read(watched, call, key, inputs))
     return otherwise();
   key.add(permuted);
+  const auto has = [](const nb::tuple& tuple, int i) { return i < static_cast<int>(tuple.size()); };
   for (const int i : watched.scalars)
-    if (!add(key, NB_TUPLE_GET_ITEM(scalars.ptr(), i))) return otherwise();
-  for (const int i : watched.requested) key.add(NB_TUPLE_GET_ITEM(requested.ptr(), i) == Py_True);
+    if (!has(scalars, i) || !add(key, NB_TUPLE_GET_ITEM(scalars.ptr(), i))) return otherwise();
+  for (const int i : watched.requested) {
+    if (!has(requested, i)) return otherwise();
+    key.add(NB_TUPLE_GET_ITEM(requested.ptr(), i) == Py_True);
+  }
   for (std::size_t i = 0; i < flags.size(); ++i)
     if (!add(key, NB_TUPLE_GET_ITEM(flags.ptr(), i))) return otherwise();
   Found found;  // a copy, since forget() may run meanwhile

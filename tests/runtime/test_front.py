@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 import kernelmint
 import runtime
-from runtime import open_choice, packs
+from runtime import manifest, open_choice, packs
 from runtime.front import Front
 
 attention = runtime.attention
@@ -207,6 +207,25 @@ def test_what_does_not_suit_a_layout_that_leaves_out_dimensions_is_refused(one_s
     for _ in range(2):
         with pytest.raises(runtime.InvalidArgument, match=r"2 in dimension 0, which .* leaves out"):
             batches(qkv(batch=2), (None, None), (False,), None, (False,), True)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda some: (), lambda some: some[:-1], lambda some: some * 40]
+)
+@pytest.mark.parametrize("place", [0, 1, 2, 4], ids=["inputs", "scalars", "requested", "flags"])
+@pytest.mark.parametrize("family", ["flash_decode", "flash_forward"])
+def test_too_few_and_too_many_arguments_are_refused(family, place, change):
+    spec = manifest.family(family)
+    front = Front(family, flags={"target": None})
+    inputs = (*qkv(), *[None] * (len(spec.inputs) - 3))
+    right = [inputs, (None,) * len(spec.scalars), (False,), None, ("cpu",)]
+    wrong = [*right]
+    wrong[place] = change(right[place])
+    if wrong[place] == right[place]:
+        return
+    for _ in range(2):
+        with pytest.raises(runtime.InvalidArgument, match=rf"{family}: takes \d+ inputs, .*, got"):
+            front(*wrong)
 
 
 def test_what_was_found_is_forgotten_when_packs_change(counted):
