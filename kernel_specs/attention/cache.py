@@ -60,12 +60,10 @@ def check_table(
 
 def lengths_of(q: torch.Tensor, batch: Any, cache_seqlens: int | torch.Tensor | None) -> Any:
     """Returns `cache_seqlens` as a tensor, [B]."""
-    if isinstance(cache_seqlens, torch.Tensor):
+    if cache_seqlens is None or isinstance(cache_seqlens, torch.Tensor):
         return cache_seqlens
-    if isinstance(cache_seqlens, bool):
-        raise unexpected("cache_seqlens", cache_seqlens, "an int or a torch.Tensor")
     if not tensors.is_integer(cache_seqlens):
-        return cache_seqlens
+        raise unexpected("cache_seqlens", cache_seqlens, "an int or a torch.Tensor")
     return torch.full((batch,), cache_seqlens, dtype=torch.int32, device=q.device)
 
 
@@ -86,6 +84,16 @@ def check_caches(cache_batch_idx: torch.Tensor | None, k_cache: torch.Tensor) ->
     if cache_batch_idx is not None and is_told(cache_batch_idx):
         why = "there are no more caches"
         _check_range("cache_batch_idx", cache_batch_idx, k_cache.shape[0], why)
+
+
+def check_read(lengths: Any, leftpad: Any, k_cache: torch.Tensor, tables: Named) -> None:
+    """Raises InvalidArgument for lengths and paddings that can be read without waiting for a device
+    and that no cache has. Anything but a tensor is the kernel's to refuse."""
+    for name, numbers in {"cache_seqlens": lengths, "cache_leftpad": leftpad}.items():
+        if isinstance(numbers, torch.Tensor) and is_told(numbers) and numbers.numel():
+            table = table_of(tables)
+            keys = k_cache.shape[1] * (1 if table is None else table.shape[-1])
+            _check_range(name, numbers, keys + 1, "there are no more keys")
 
 
 def check_values(

@@ -72,11 +72,11 @@ def check_call(
 
 def check_numbers(softcap: object, **integers: object) -> None:
     """Raises InvalidArgument for numbers that kernels would take for others: None for the default,
-    a bool for 0 or 1."""
+    a bool for 0 or 1; and for what is no integer, if it is not None."""
     if softcap is None or isinstance(softcap, bool):
         raise unexpected("softcap", softcap, "a float")
     for name, number in integers.items():
-        if isinstance(number, bool):
+        if isinstance(number, bool) or not (number is None or hasattr(number, "__index__")):
             raise unexpected(name, number, "an int")
 
 

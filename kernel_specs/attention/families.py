@@ -144,7 +144,8 @@ def is_few(queries: Any, heads: Any, kv_heads: Any, *inputs: torch.Tensor | None
 
 
 def _any_requires_grad(inputs: Inputs) -> bool:
-    return True in [tensor is not None and tensor.requires_grad for tensor in inputs]
+    # Anything but a tensor is the kernel's to refuse.
+    return True in [getattr(tensor, "requires_grad", False) for tensor in inputs]
 
 
 def decodes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, swapped: bool) -> bool:

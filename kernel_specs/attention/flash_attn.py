@@ -46,8 +46,9 @@ def flash_attn_func(
 
     Query i of Sq is at key Sk - Sq + i, both as far as they are used: masks and distances are
     aligned bottom-right. A row that sees no key is 0. q, k, v and s_aux have gradients, unless the
-    call has block_table; above head dimension 128, on GPUs before Hopper, calls with softcap,
-    alibi_slopes or a head dimension of v that is not q's have none.
+    call has pages (block_table, or another function's cache_batch_idx); above head dimension 128,
+    on GPUs before Hopper, calls with softcap, alibi_slopes or a head dimension of v that is not q's
+    have none.
 
     Args:
         q: queries, [B, Sq, H, D], bf16 or fp16, on the CPU also f32; D is a multiple of 8, at most
@@ -251,10 +252,11 @@ def flash_attn_with_kvcache(
     FlashAttention's function of this name.
 
     A wrong call is refused before the caches are written. Values of `cache_seqlens`,
-    `cache_batch_idx`, `block_table` and `rotary_seqlens` are checked only on the CPU: on a GPU a
-    check would wait for the device, and a graph that is recorded has no values yet. There, a key
-    without a place in the caches is not written, a page or a cache that does not exist is read as
-    another or as zeros, and a position beyond `rotary_cos` becomes the nearest.
+    `cache_batch_idx`, `cache_leftpad`, `rotary_seqlens` and, in a call that writes, `block_table`
+    are checked only on the CPU: on a GPU a check would wait for the device, and a graph that is
+    recorded has no values yet. There, a key without a place in the caches is not written, a page or
+    a cache that does not exist is read as another or as zeros, and a position beyond `rotary_cos`
+    becomes the nearest.
 
     Args:
         q: queries, [B, Sq, H, D], or with cu_seqlens_q [total, H, D].
@@ -320,6 +322,7 @@ def flash_attn_with_kvcache(
         and page_table is cache_batch_idx is cu_seqlens_q is None
     ):
         try:
+            cache.check_read(lengths, cache_leftpad, k_cache, tables)
             o, lse = attend(q, k_cache, v_cache, seqused_k=lengths, **options)
         except InvalidArgument:
             check()  # names the argument as this function does
@@ -339,6 +342,7 @@ def flash_attn_with_kvcache(
     if cu_seqlens_q is not None:
         walk = functools.partial(_packed, cu_seqlens_q, max_seqlen_q)
     cache.check_caches(cache_batch_idx, k_cache)
+    cache.check_read(lengths if k is None else None, cache_leftpad, k_cache, tables)
     if k is not None and v is not None and lengths is not None:
         follow = window != (-1, -1)  # queries are rotated by a position each
         are_checked = cache.check_values(

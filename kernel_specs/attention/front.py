@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from runtime import choice, finding, gradients, tensors
-from runtime.errors import InvalidArgument, shown, unexpected
+from runtime.errors import InvalidArgument, KernelNotFound, shown, unexpected
 
 from . import checks, families
 from .families import run_attention
@@ -82,11 +82,17 @@ def attention(
         return call(
             (q, k, v), (scale, deterministic), (return_lse,), out, (causal,), layout == _BHSD
         )
-    except InvalidArgument:
+    except InvalidArgument as error:
         at = 2 if layout == "bshd" else 1  # the heads' dimension
         heads, kv_heads = tensors.extents("q", q, 4)[at], tensors.extents("k", k, 4)[at]
         tensors.check_heads("q", heads, "k", kv_heads)
-        raise
+        of_scale = str(error).removeprefix("softmax_")  # flash_dropout names it so
+        raise error if of_scale == str(error) else InvalidArgument(of_scale) from None
+    except KernelNotFound as error:
+        if (d_head := tensors.extents("q", q, 4)[3]) > 256 or d_head % 8:
+            raise
+        other = "of head dimensions kernelmint.flash_attn_func takes all multiples of 8 up to 256"
+        raise KernelNotFound(f"{error}\n{other}") from None
 
 
 def _drop_out(
@@ -105,6 +111,9 @@ def _drop_out(
     if causal is not True and causal is not False:
         raise unexpected("causal", causal, "a bool")
     scale, deterministic = scalars
+    q, k, v = inputs
+    tensors.expect("k", k, (q.shape[0], None, None, q.shape[3]), q.dtype, q.device)
+    tensors.expect("v", v, tuple(k.shape), q.dtype, q.device)
     if deterministic is None:
         deterministic = torch.are_deterministic_algorithms_enabled()
     window = -1, 0 if causal else -1

@@ -178,9 +178,9 @@ def prefill_gradient(
     q, v = inputs["q"], inputs["v"]
     softcap = scalars["softcap"]
     reasons = {
+        "pages (block_table, or cache_batch_idx)": "block_table" in inputs,
         "softcap": 0 < softcap < math.inf,
         "alibi_slopes": "alibi_slopes" in inputs,
-        "block_table": "block_table" in inputs,
         f"a head dimension of v, {v.shape[3]}, that is not q's, {q.shape[3]},": (
             q.shape[3] != v.shape[3]
         ),
@@ -189,9 +189,9 @@ def prefill_gradient(
     for reason, is_so in reasons.items():
         if is_so:
             raise InvalidArgument(
-                f"q: requires_grad is set and grad mode is on, but with {reason} PyTorch "
-                f"{torch.__version__} has no backward of attention that would do; call it under "
-                "torch.no_grad()"
+                f"q: requires_grad is set and grad mode is on, but with {reason} neither a kernel "
+                f"here nor PyTorch {torch.__version__} has a backward of attention that would do; "
+                "call it under torch.no_grad()"
             )
     if scalars["deterministic"] and not torch.are_deterministic_algorithms_enabled():
         raise InvalidArgument(

@@ -577,7 +577,7 @@ def attention(
     numbers, packed = None, False
     if attention_mask is not None:
         if attention_mask.dtype != torch.int32 or attention_mask.dim() != 4:
-            raise _unknown(f"a tensor of {attention_mask.dtype}, {list(attention_mask.shape)},")
+            raise _unknown(f"a tensor of {attention_mask.dtype}, {list(attention_mask.shape)}")
         keys = getattr(attention_mask, "keys", None)
         if keys is not None and not _may_be(keys, key.shape[2]):
             raise runtime.InvalidArgument(

@@ -199,8 +199,9 @@ class Definition:
     def _check_fake(
         self, info: KernelInfo, inputs: Inputs, outputs: Mapping[str, torch.Tensor | None]
     ) -> None:
-        """Checks what must not wait for the run: what the outputs' shapes come from, and that all
-        tensors are meta tensors if one is, since PyTorch asks for no run then."""
+        """Checks what must not wait for the run: what the outputs' shapes come from, extents that a
+        graph knows, since autograd reads the gradients' before any run, and that all tensors are
+        meta tensors if one is, since PyTorch asks for no run then."""
         tensors = list(self._arguments.tensors(inputs))
         if not tensors:
             return
@@ -212,6 +213,7 @@ class Definition:
                     f"{name}: got a tensor on {tensor.device}, expected the device of the first "
                     f"input, {device}"
                 )
+        known: dict[str, tuple[int, str]] = {}
         for argument, name, tensor in tensors:
             if tensor.dim() != len(argument.dims) and not argument.flat:
                 raise InvalidArgument(
@@ -223,6 +225,17 @@ class Definition:
                 raise InvalidArgument(
                     f"{name}: got dtype {tensor.dtype}, expected {dtype} ({info.key})"
                 )
+            if argument.flat or argument.length:
+                continue
+            for dim, of_dim in zip(argument.dims, tensor.shape, strict=True):
+                if dim not in self._arguments.family.symbols or type(of_dim) is not int:
+                    continue
+                expected, of = known.setdefault(dim, (of_dim, name))
+                if of_dim != expected:
+                    raise InvalidArgument(
+                        f"{name}: got shape {list(tensor.shape)}, expected "
+                        f"[{', '.join(argument.dims)}] with {dim} = {expected} as in {of}"
+                    )
 
     def _count(self, name: str) -> None:
         from torch.utils.flop_counter import flop_registry

@@ -634,7 +634,7 @@ def refused(message: str, name: str = "llama", **inputs: Any) -> None:
 
 def test_a_mask_that_is_no_pattern_is_an_error() -> None:
     ids = torch.randint(1, 97, (2, 9))
-    refused("mask: got a tensor of torch.float32, .2, 1, 9, 9.", input_ids=ids,
+    refused("mask: got a tensor of torch.float32, .2, 1, 9, 9., expected causal", input_ids=ids,
             attention_mask=torch.zeros(2, 1, 9, 9))  # fmt: skip
     hole = torch.ones(2, 9).long()
     hole[1, 4:6] = 0

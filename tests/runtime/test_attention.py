@@ -118,6 +118,10 @@ def test_when_no_kernel_fits_each_candidate_says_why():
     assert "kernelmint regenerate && pip install ." in message
     with pytest.raises(KernelNotFound, match="dtype is f32, not f64"):
         runtime.attention(*tensors(torch.float64))
+    narrow = torch.randn(3, 1, 37, 2, 40).unbind()
+    with pytest.raises(KernelNotFound, match="flash_attn_func takes all multiples of 8 up to 256"):
+        runtime.attention(*narrow)
+    assert runtime.flash_attn_func(*narrow).shape == narrow[0].shape
 
 
 def test_wrong_arguments():
@@ -135,6 +139,13 @@ def test_wrong_arguments():
         runtime.attention(q, k.double(), v)
     with pytest.raises(InvalidArgument, match=r"^v: got shape .* with Sk = 53 as in k"):
         runtime.attention(q, k, v[:, 1:])
+    for dropout_p in (0.0, 0.5):
+        with pytest.raises(InvalidArgument, match=r"^k: got shape \[1, 53, 2, 64\], expected \["):
+            runtime.attention(q, k[:1], v[:1], dropout_p=dropout_p)
+        with pytest.raises(InvalidArgument, match=r"^v: got shape \[2, 53, 2, 32\], expected \["):
+            runtime.attention(q, k, v[..., :32], dropout_p=dropout_p)
+        with pytest.raises(InvalidArgument, match=r"^scale: got a str, expected a float"):
+            runtime.attention(q, k, v, dropout_p=dropout_p, scale="x")
     of_three_heads = [torch.randn(2, 53, 3, 64) for _ in range(2)]
     with pytest.raises(InvalidArgument, match=r"^k: got 3 heads, expected a number that divides 4"):
         runtime.attention(q, *of_three_heads)

@@ -90,6 +90,14 @@ def test_a_kernel_and_its_out_compile():
     assert torch.equal(outs[0][0], outs[1][0])
 
 
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_extents_that_do_not_suit_each_other_are_refused_by_name(requires_grad):
+    compiled = torch.compile(runtime.attention, fullgraph=True, backend="aot_eager", dynamic=False)
+    q, k, v = (tensor.requires_grad_(requires_grad) for tensor in qkv())
+    with pytest.raises(Exception, match=r"v: got shape .* expected \[B, Sk, Hk, D\] with Sk = "):
+        compiled(q, k, v[:, 1:])
+
+
 def test_timed_is_refused_by_name():
     kernel = runtime.kernel(INFO.key)
     compiled = torch.compile(lambda q: kernel.timed(q, q, q), fullgraph=True, backend="eager")

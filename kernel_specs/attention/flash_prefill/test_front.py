@@ -355,7 +355,7 @@ COS = torch.rand(20, 16)
         ({"window_size": (-5, 0)}, "requires window_left >= -1"),
         (
             {"q": NEW.clone().requires_grad_(), "page_table": ints(0, 1).view(2, 1)},
-            "with block_table PyTorch",
+            "with pages (block_table, or cache_batch_idx) neither a kernel",
         ),
     ],
 )
@@ -378,6 +378,35 @@ def test_what_is_wrong_is_refused_before_a_cache_is_written(
         runtime.flash_attn_with_kvcache(**given)
     assert not usual["k_cache"].any()
     assert not usual["v_cache"].any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cache_seqlens": ints(21, 3)}, "cache_seqlens: got 21, expected from 0 to 20: there"),
+        ({"cache_seqlens": ints(3, -1)}, "cache_seqlens: got -1, expected from 0 to 20: there"),
+        ({"cache_seqlens": 21}, "cache_seqlens: got 21, expected from 0 to 20: there"),
+        ({"cache_seqlens": [3, 3]}, "cache_seqlens: got a list, expected an int or a torch.Tensor"),
+        ({"cache_leftpad": ints(0, 30)}, "cache_leftpad: got 30, expected from 0 to 20: there are"),
+        ({"block_table": [[0], [1]]}, "block_table: got a list, expected a torch.Tensor"),
+        (
+            {"cache_seqlens": ints(9, 21), "cache_batch_idx": ints(1, 0)},
+            "cache_seqlens: got 21, expected from 0 to 20: there are no more keys",
+        ),
+        (
+            {"cache_seqlens": ints(41, 9), "block_table": ints(0, 1, 1, 0).view(2, 2)},
+            "cache_seqlens: got 41, expected from 0 to 40: there are no more keys",
+        ),
+    ],
+)
+@pytest.mark.parametrize("queries", [1, 40])
+def test_lengths_that_no_cache_has_are_refused(
+    arguments: dict[str, Any], message: str, queries: int
+) -> None:
+    q = NEW.repeat(1, queries, 1, 1)
+    runtime.flash_attn_with_kvcache(q, CACHE, CACHE, cache_seqlens=ints(0, 20))
+    with pytest.raises(runtime.InvalidArgument, match=re.escape(message)):
+        runtime.flash_attn_with_kvcache(q, CACHE, CACHE, **arguments)
 
 
 def test_a_compiled_call_asks_nothing_of_what_eager_calls_were() -> None:
@@ -787,6 +816,9 @@ def test_what_is_no_number_is_refused_by_name(
             r"alibi_slopes: got shape \[3, 2\], expected \[2, 2\]",
         ),
         ("flash_attn_func", {"num_splits": True}, "num_splits: got a bool, expected an int"),
+        ("flash_attn_func", {"num_splits": "x"}, "num_splits: got a str, expected an int"),
+        ("flash_attn_func", {"num_splits": 2.5}, "num_splits: got a float, expected an int"),
+        ("flash_attn_func", {"alibi_slopes": [0.5] * 2}, "alibi_slopes: got a list, expected a"),
         ("flash_attn_func", {"return_attn_probs": 1}, "return_attn_probs: got an int, expected a"),
         ("flash_attn_func", {"window_size": (True, 0)}, "window_size: got .* two integers"),
         (
